@@ -44,8 +44,8 @@ type call struct {
 const (
 	maxListed = 100         // maximum number of flows and denials of a call that have events of their own; egress_closed counts the others
 	beyond    = time.Minute // time from a call's deadline until its proxy is closed if the call has no outcome
-	note      = ".json"     // extension of the file that exists while a proxy is open
-	maxPath   = 107         // bytes of a unix socket's path (unix(7))
+	note      = ".json"     // extension of the journal of a proxy
+	maxPath   = 107         // maximum length of a unix socket's path in bytes (unix(7))
 )
 
 // opened records egress_opened and then opens the proxy of a call. If this instance

@@ -76,8 +76,8 @@ func (j *journal) lock() error {
 	return nil
 }
 
-// left opens the journal of a process that has ended, and locks it. It returns nil if the
-// process still runs.
+// left opens and locks the journal of a process that has ended. It returns nil and no
+// error if a process still holds the lock, and fs.ErrNotExist if the journal was removed.
 func left(path string) (*journal, error) {
 	f, err := os.Open(path)
 	if err != nil {

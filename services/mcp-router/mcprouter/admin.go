@@ -266,7 +266,8 @@ func (s *Service) remove(ctx context.Context, w *execute.Work) execute.Result {
 	return output(&out)
 }
 
-// record appends an event about a server, unless the newest one is by the same call.
+// record appends an event about a server, unless the newest one is the same event of
+// the same call, and then updates the view.
 func (s *Service) record(ctx context.Context, name, event string, data []byte) error {
 	key := "mcp-" + name
 	_, err := handle.DoCell(ctx, s.env.Emit.Log, s.env.Cell.Now, Name, key, func(h []*contract.Event) (*contract.Event, error) {

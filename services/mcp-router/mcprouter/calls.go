@@ -210,8 +210,9 @@ func (c *call) notify(method string, params any) {
 
 // compare compares what the server lists now with its registered documents. A changed
 // document, other than one for resources, is registered, so that policy denies its calls
-// as drift until the change is approved. The result refuses the call if such a document
-// is its own, or if its own is gone, and is nil otherwise.
+// as drift until the change is approved. compare returns a result that refuses the call
+// if the document of the call's kind is such a changed one, or if the server does not
+// list it any more. Otherwise the result is nil.
 func (s *Service) compare(ctx context.Context, x upstream.Session, c *call) (*execute.Result, error) {
 	l, err := x.List(ctx)
 	if err != nil {
@@ -225,7 +226,7 @@ func (s *Service) compare(ctx context.Context, x upstream.Session, c *call) (*ex
 		old, ok := have[docs[i].Kind]
 		found = found || docs[i].Kind == c.w.Call.Kind
 		if !ok || bytes.Equal(contract.Bytes(&old), contract.Bytes(&docs[i])) {
-			continue // what is new is offered after mcp.refresh only
+			continue // not changed, or new: a new document is registered by mcp.refresh only
 		}
 		if strings.HasPrefix(docs[i].Kind, mcpdoc.ResourcePrefix) {
 			continue // lists of resources change often; mcp.refresh records them

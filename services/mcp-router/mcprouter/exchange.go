@@ -31,8 +31,8 @@ const maxHeld = 256
 // exchange is one request to a server, from its beginning to its result. A server of an
 // older protocol version may request input from the client before it responds. The call
 // then ends with these requests as its output, as calls of servers of newer versions do,
-// and the exchange is held until another call brings the answers. So every answer of a
-// client belongs to a call that was decided.
+// and the exchange is held until another call brings the answers, or heldWithin has
+// passed. So every answer of a client belongs to a call that was decided.
 type exchange struct {
 	tenant, actor, kind string
 	can                 mcpdoc.Round // what the client declared

@@ -24,9 +24,10 @@ const (
 )
 
 // feeds holds the subscriptions of an instance to resources of servers. A client that
-// subscribes makes a call, which adds a listener for mcpdoc.Lease; the gateway calls
-// again before that. So policy decides each renewal, another instance can continue the
-// subscription after a restart, and a subscription expires when its gateway has ended.
+// subscribes makes a call, which adds a listener for the time mcpdoc.Lease; the
+// gateway calls again before this time ends. So policy decides each renewal, another
+// instance can continue the subscription after a restart, and a subscription expires
+// when its gateway has ended.
 type feeds struct {
 	mu        sync.Mutex
 	all       map[feedKey]*feed
@@ -49,14 +50,14 @@ type feed struct {
 
 	mu        sync.Mutex
 	listeners map[string]*listener // by call
-	last      time.Time            // of the last frames
+	last      time.Time            // when the last frames were sent
 	waiting   bool                 // frames will be sent
 }
 
 // listener receives the changes of a resource.
 type listener struct {
 	tenant, origin, call string
-	n                    int64 // of the last frame
+	n                    int64 // number of the last frame
 }
 
 // subscribe executes a call that subscribes to a resource.
@@ -158,7 +159,7 @@ func (f *feed) remove() {
 	}
 }
 
-// end ends the feed before its time, and notifies its listeners, which subscribe again.
+// end ends the feed, and notifies its listeners, so that they can subscribe again.
 func (f *feed) end() {
 	fs := &f.s.feeds
 	fs.mu.Lock()
@@ -171,8 +172,8 @@ func (f *feed) end() {
 	f.remove()
 }
 
-// Notify implements upstream.Caller. Several changes within the time quiet cause one
-// frame.
+// Notify implements upstream.Caller. It ignores all notifications but those of
+// changes. Several changes within the time quiet cause one frame for each listener.
 func (f *feed) Notify(method string, _ any) {
 	if method != mcpdoc.Updated {
 		return

@@ -24,7 +24,7 @@ var viewReader = bus.Reader{Name: "servers", Stream: bus.Events, Filters: append
 type view struct {
 	catalog  catalog.Catalog
 	follower *follow.Follower
-	cell     handle.Cell // as of the last event that was applied; only the follower uses it
+	cell     handle.Cell // read again when it does not hold an event; only the follower uses it
 
 	mu      sync.Mutex
 	servers map[string]*events.ServerAdded // by name; the values are not modified
@@ -112,8 +112,8 @@ func (v *view) offered(server string) map[string]contract.Tool {
 	return out
 }
 
-// tool returns the registered document of a kind, or nil if the kind is not one of this
-// service's.
+// tool returns the document of a kind that is registered for this service, or nil if
+// there is none.
 func (v *view) tool(kind string) *contract.Tool {
 	if t, _ := v.catalog.Lookup(kind); t != nil && t.Executor == Name {
 		return t

@@ -8,8 +8,9 @@ import (
 	"slices"
 )
 
-// Policy decides which addresses may be dialled. Its zero value permits the globally
-// reachable unicast addresses, except those of the metadata services of cloud providers.
+// Policy decides which addresses may be dialled. Its zero value permits the addresses
+// for which SpecialUse returns "", except those of the metadata services of cloud
+// providers.
 type Policy struct {
 	// Allowed lists special-use networks that may be dialled. A metadata address is
 	// permitted only by a prefix that holds no other address.

@@ -30,7 +30,8 @@ type network struct {
 }
 
 // special lists the IANA special-purpose address registries for IPv4 and IPv6, the
-// multicast networks, and former special networks that some systems still treat so.
+// multicast networks, and former special networks that some systems still treat as
+// special.
 var special = func() []network {
 	var out []network
 	for _, n := range [][2]string{

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	certLife  = 7 * 24 * time.Hour // new TLS tunnels of a call that lasts longer fail
+	certLife  = 7 * 24 * time.Hour // validity of a new certificate; new TLS tunnels of a call that lasts longer fail
 	certEarly = time.Hour          // maximum time by which the clock of a sandbox may be slow
-	maxLeaves = 256                // cached certificates
+	maxLeaves = 256                // maximum number of cached certificates
 )
 
 // authority is the certificate authority of one call. Its keys exist in memory only.

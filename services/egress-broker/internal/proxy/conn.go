@@ -71,8 +71,8 @@ func (c *clientConn) Read(b []byte) (int, error) {
 	}
 }
 
-// refuse makes this and all later reads fail. It records the denial of a head; a body
-// belongs to an open flow, which is recorded at its end.
+// refuse makes the current read and all later ones fail. It records the denial of a
+// head; a body belongs to an open flow, which is recorded at its end.
 func (c *clientConn) refuse(err error) {
 	bad, ok := errors.AsType[*failure](err)
 	if !ok {
@@ -89,8 +89,10 @@ func (c *clientConn) refuse(err error) {
 	c.p.deny(rec)
 }
 
-// checkOuter checks a request outside of tunnels: an absolute URI of scheme http, or
-// CONNECT with a host and a port.
+// checkOuter returns "" if the target of a request outside of tunnels is an absolute
+// URI of scheme http or, for CONNECT, a host and a port, and the Host field, if
+// there is one, has the same host and port. Otherwise it returns the reason for a
+// refusal.
 func checkOuter(h *head) netrule.Reason {
 	authority, fallback := h.target, 0
 	if h.method != "CONNECT" {
@@ -113,8 +115,8 @@ func checkOuter(h *head) netrule.Reason {
 	return sameAuthority(h.host[0], port, host, port)
 }
 
-// checkInner returns the check of a request in a tunnel: the path as the target, and the
-// host and port of the tunnel in the Host field.
+// checkInner returns the check of a request in a tunnel: its target must begin with "/",
+// and its Host field must have the host and port of the tunnel.
 func checkInner(t *tunnel) func(*head) netrule.Reason {
 	return func(h *head) netrule.Reason {
 		if !strings.HasPrefix(h.target, "/") {
@@ -127,8 +129,9 @@ func checkInner(t *tunnel) func(*head) netrule.Reason {
 	}
 }
 
-// sameAuthority returns a reason unless an authority, with a default port, is the host
-// and the port.
+// sameAuthority returns "" if authority has the given host and port. If authority has
+// no port, its port is fallback. Otherwise sameAuthority returns the reason for a
+// refusal.
 func sameAuthority(authority string, fallback int, host string, port int) netrule.Reason {
 	got, _, gotPort, err := netrule.ParseAuthority(authority, fallback)
 	if err != nil {

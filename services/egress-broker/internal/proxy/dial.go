@@ -30,7 +30,8 @@ func (p *Proxy) dial(ctx context.Context, _, hostPort string) (net.Conn, error) 
 }
 
 // dialConfigured is dial for plain HTTP with a credential. It fails unless every address is
-// in a network of Config.Addresses, because others could read the credential on the way.
+// in one of the networks of Config.Addresses.Allowed, because the credential is sent
+// unencrypted.
 func (p *Proxy) dialConfigured(ctx context.Context, _, hostPort string) (net.Conn, error) {
 	return p.dialChecked(ctx, hostPort, func(a netip.Addr) error {
 		if !p.cfg.Addresses.Configured(a) {

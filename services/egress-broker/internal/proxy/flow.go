@@ -19,12 +19,12 @@ type Flow struct {
 	ID         int64  // number of the flow in its call, from 1; 0 if it was denied before Config.Begin was called
 	Host       string // in canonical form; empty if the request was not readable
 	Port       int
-	Method     string         // CONNECT for modes Passthrough and TCP
+	Method     string         // CONNECT in modes Passthrough and TCP, and for a tunnel that was denied
 	Path       string         // escaped path, without the query
 	Query      string         // SHA-256 of the query in hexadecimal; empty without a query
 	Mode       string         // empty if the request was not readable, or is a CONNECT request that no rule allows
 	Address    netip.AddrPort // address of the server; invalid if none was dialled
-	Status     int            // of the response to the client; 0 if there was none
+	Status     int            // of the response to the client; 0 if there was none, or if the connection was ended because the request was malformed
 	BytesOut   int64          // sent to the server: the head as in HTTP/1.1 and the body, or the bytes of a tunnel
 	BytesIn    int64          // sent to the client, counted in the same way
 	Duration   time.Duration
@@ -189,8 +189,8 @@ func (f *flow) take(counter *atomic.Int64, n int) error {
 	return nil
 }
 
-// release makes fail end the reads and writes of the client of an HTTP request: reads fail at
-// once, writes after lastWrite.
+// release sets the function with which fail ends the reads and writes on the client's side of
+// an HTTP request: reads fail at once, writes after lastWrite.
 func (f *flow) release(w http.ResponseWriter, r *http.Request) {
 	past, soon := time.Unix(1, 0), func() time.Time { return time.Now().Add(lastWrite) }
 	conn := connOf(r.Context())

@@ -271,7 +271,8 @@ func (f *flow) respond(w http.ResponseWriter, why netrule.Reason) {
 	writeRefusal(w, why, rec)
 }
 
-// statusOf returns the status of the response to a request that failed.
+// statusOf returns the status of the response to a request that was denied or
+// that failed.
 func statusOf(r netrule.Reason) int {
 	switch r {
 	case RequestInvalid, HostInvalid, AuthorityMismatch:

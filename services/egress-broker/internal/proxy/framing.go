@@ -44,8 +44,9 @@ type head struct {
 	upgrade                 bool     // to the WebSocket protocol
 }
 
-// direct returns the number of bytes of the body that may be passed on without a check, or 0
-// if the next bytes must be passed to accept.
+// direct returns how many of the next bytes may be passed on without a check, because they
+// belong to a body, a chunk or a tunnel. It returns 0 if the next bytes must be passed to
+// accept.
 func (f *framing) direct() int64 {
 	switch f.state {
 	case inTunnel:

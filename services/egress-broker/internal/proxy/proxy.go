@@ -69,7 +69,7 @@ type Proxy struct {
 	ctx    context.Context // ends with the call
 	cancel context.CancelFunc
 
-	left      atomic.Int64 // bytes of the allowance; meaningless without a limit
+	left      atomic.Int64 // bytes that are left of the allowance; not used without a limit
 	exhausted atomic.Bool
 	secrets   bool                   // a rule has a credential
 	hidden    atomic.Pointer[hidden] // the secrets of requests that were sent; nil if there are none
@@ -79,7 +79,7 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	closed  bool
-	running sync.WaitGroup // counts open flows and tunnels
+	running sync.WaitGroup // counts the requests that serve is handling
 	totals  Totals
 }
 
@@ -188,7 +188,8 @@ func (p *Proxy) close() {
 	_ = p.server.Close()
 }
 
-// enter registers a flow or tunnel, which leave ends. It returns false once p is closed.
+// enter registers a request that serve handles, until leave is called. Once p is closed,
+// enter registers nothing and returns false.
 func (p *Proxy) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,7 +14,7 @@ const (
 	ConnectFailed      netrule.Reason = "connect_failed"      // no address accepted a connection
 	CertificateInvalid netrule.Reason = "certificate_invalid" // the certificate of the server is not valid for the host
 	UpstreamFailed     netrule.Reason = "upstream_failed"     // the server closed the connection or sent an invalid response
-	CredentialFailed   netrule.Reason = "credential_failed"   // the secret was not available
+	CredentialFailed   netrule.Reason = "credential_failed"   // the secret was not available, or a header field cannot contain it
 	CredentialEchoed   netrule.Reason = "credential_echoed"   // an upgraded connection returned the secret
 	EncodingUnknown    netrule.Reason = "encoding_unknown"    // the response has an encoding in which the secret cannot be found
 	BytesExceeded      netrule.Reason = "bytes_exceeded"      // the byte allowance of the call is used up

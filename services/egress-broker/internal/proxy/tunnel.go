@@ -249,7 +249,8 @@ func pipe(f *flow, counter *atomic.Int64, to, from net.Conn, reading, writing ne
 	}
 }
 
-// closeWrite passes on the end of one direction, or closes a connection that cannot.
+// closeWrite closes the writing side of c, or all of c if it has no method
+// CloseWrite.
 func closeWrite(c net.Conn) {
 	for {
 		switch x := c.(type) {

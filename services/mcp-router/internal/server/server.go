@@ -43,8 +43,8 @@ var (
 	headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 )
 
-// Check sets the defaults of settings that are absent, and returns an error that names an
-// invalid setting and the fix, if there is one.
+// Check sets the defaults of settings that are absent. If a setting is invalid, it
+// returns an error that names the setting and the fix.
 func Check(s *events.ServerAdded) error {
 	s.Class, s.Names, s.Sessions, s.Transport = or(s.Class, "E3"), or(s.Names, Prefixed), or(s.Sessions, Shared), or(s.Transport, HTTP)
 	if s.Concurrency == 0 {
@@ -132,8 +132,8 @@ type Problem struct {
 }
 
 // Documents returns the tool documents of a server, sorted by kind, and the parts of the
-// listing that the mesh does not offer, with the reasons. Tools that the settings
-// exclude, or do not include, are in neither.
+// listing that the mesh does not offer, with the reasons. Tools that Exclude names, and
+// those that Include lacks unless it is empty, are in neither.
 func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
 	m := maker{settings: s, seen: map[string]string{}}
 	m.host, _ = Host(s.Url) // checked by Check

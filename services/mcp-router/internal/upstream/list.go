@@ -16,7 +16,8 @@ type Listing struct {
 	HasSubscriptions                     bool
 }
 
-// maxListed is the maximum number of tools, resources, templates or prompts of a server.
+// maxListed is the maximum number of tools of a server, and likewise of its resources,
+// templates and prompts.
 const maxListed = 10_000
 
 // List returns what the server lists, with all pages. It requests only the lists for

@@ -73,7 +73,7 @@ type Server struct {
 	idle   map[string][]*session // by key
 	closed bool
 	failed int       // consecutive failures to connect
-	until  time.Time // no attempt to connect before
+	until  time.Time // pause returns an error before this time
 	last   string    // message of the last failure; "" after a success
 }
 
@@ -92,7 +92,7 @@ type session struct {
 	ended   atomic.Bool            // the session has ended, for example because the server restarted
 	over    chan struct{}          // closed after ended is set
 	sent    atomic.Int64           // number of notifications that the server sent in streams
-	handled atomic.Int64           // number of notifications that were passed on
+	handled atomic.Int64           // number of notifications that were passed to the caller, or dropped because there was none
 	used    time.Time
 }
 
@@ -130,7 +130,7 @@ type Health struct {
 	Failures int    `json:"failures"` // consecutive failures to connect
 	Error    string `json:"error,omitempty"`
 	Idle     int    `json:"idle"` // unused sessions
-	Busy     int    `json:"busy"` // sessions in use
+	Busy     int    `json:"busy"` // sessions that requests use
 }
 
 // Health returns the state of the pool, and of the last attempt of this process to
@@ -192,8 +192,8 @@ func gone(err error) bool {
 	return errors.Is(err, mcp.ErrSessionMissing)
 }
 
-// local are the messages of errors of JSON-RPC that the SDK returns itself when a message
-// cannot be exchanged.
+// local are the beginnings of the messages of the JSON-RPC errors that the SDK itself
+// returns when a message cannot be exchanged.
 var local = []string{"rejected by transport", "server is closing", "client is closing"}
 
 // Refusal returns the error of JSON-RPC with which the server responded, or nil if err is

@@ -28,7 +28,8 @@ import (
 )
 
 // Names of images in the runner's namespace: a prefix, and the hexadecimal digits of the
-// digest of the base image or of the program.
+// digest of the base image or of the program. If the program runs on a base image, "-"
+// and the digits of that image's digest follow.
 const (
 	basePrefix = "binnacle.invalid/image:"
 	packPrefix = "binnacle.invalid/pack:"

@@ -140,8 +140,8 @@ func (r *Runner) ctx(ctx context.Context) context.Context {
 
 // Run implements sandbox.Runner. It uses a prepared container if there is one. If ctx is
 // done, only the program is stopped: the creation of a container ignores ctx, because a
-// cancelled creation could leave the container behind. The container is removed after
-// Run has returned.
+// cancelled creation could leave the container behind. The container is removed in the
+// background.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	return r.runIn(ctx, s, "")
 }

@@ -71,8 +71,8 @@ func checkEgress(e *sandbox.Egress) error {
 
 // egress writes the certificate authority of the call, obtains the listener of the container
 // and starts the forwarder. It must be called before the program starts. It returns a
-// function that ends the forwarder and returns the number of bytes that it copied. If way
-// is nil, the container has no egress.
+// function that ends the forwarder and returns the number of bytes that it copied. If way is
+// nil, there is no forwarder, and the number is 0.
 func (c *prepared) egress(way *sandbox.Egress) (stop func() int64, err error) {
 	if way == nil {
 		return way.Forward(nil)

@@ -272,7 +272,7 @@ func workSize(mib int64) oci.SpecOpts {
 	}
 }
 
-// Adopt returns the container of a held sandbox that another process created, which no
+// Adopt returns the container of a held sandbox that was created by a process that no
 // longer runs. It kills those of the commands with the given ids that still run, because
 // their output goes to that process. The error is ErrGone if the container does not exist
 // or does not run; what was left of it has been removed. After another error, for example

@@ -28,8 +28,8 @@ import (
 )
 
 // image is a program that was imported into containerd's content store. The image has
-// one layer, which is identified by its digest and unpacked once. Each run mounts the
-// layer read-only.
+// one layer, or one more than its base image. The layers are unpacked once, and each
+// run mounts them read-only.
 type image struct {
 	snapshot string
 	launcher bool     // the layer contains the launcher
@@ -202,7 +202,8 @@ func interpreterIn(root string, p *program.Program) error {
 }
 
 // layerOf returns the root file system of a program as a tar archive: the mount points,
-// the launcher, the program and, for a script, its interpreter.
+// the launcher and the listener if this architecture has them, the program and, for a
+// script that does not run on a base image, its interpreter.
 func layerOf(p *program.Program) ([]byte, error) {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)

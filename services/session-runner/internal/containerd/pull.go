@@ -66,8 +66,8 @@ var (
 	ErrUnpinned  = errors.New("the image is named without a digest: write HOST/NAME@sha256:…")
 )
 
-// parse splits a reference, HOST/NAME@sha256:DIGEST or HOST/NAME:TAG. digest is "" for the
-// latter.
+// parse returns the host and the digest of a reference, HOST/NAME@sha256:DIGEST or
+// HOST/NAME:TAG. digest is "" if the reference has none. The error wraps ErrReference.
 func (g *Registries) parse(ref string) (host, digest string, err error) {
 	host, name, ok := strings.Cut(ref, "/")
 	name, digest, pinned := strings.Cut(name, "@")
@@ -80,8 +80,8 @@ func (g *Registries) parse(ref string) (host, digest string, err error) {
 	return host, digest, nil
 }
 
-// client returns the client for requests to the registries. It follows redirects, but not
-// from HTTPS to HTTP, and uses no proxy of the environment.
+// client returns the client for requests to the registries. It follows at most four
+// redirects, none of them from HTTPS to HTTP, and uses no proxy of the environment.
 func (g *Registries) client() (*http.Client, error) {
 	t := &http.Transport{TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if g.CA != "" {
@@ -248,7 +248,8 @@ func (s *Store) copyFrom(ctx, there context.Context, root v1.Descriptor) error {
 	return err
 }
 
-// Remains are what an instance that no longer runs has left in its namespace.
+// Remains are the containers, tasks and temporary snapshots in the namespace of
+// another instance.
 type Remains struct {
 	Namespace string
 	r         *Runner

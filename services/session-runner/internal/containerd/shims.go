@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A containerd that is killed while it starts a shim does not know that shim after its
-// restart, and removes neither the shim nor the processes of its container. sweepShims does.
+// A containerd that is killed while it starts a shim has no record of that shim after its
+// restart, and removes neither the shim nor the processes of its container. sweepShims
+// removes both.
 
 // killTime is the longest time that sweepShims waits for the end of one shim.
 const killTime = 2 * time.Second
@@ -25,7 +26,7 @@ const killTime = 2 * time.Second
 // which containerd has no task, with the processes of their containers. A shim that this
 // process has started by a request is not killed, because r records the id of the container
 // before the request. sweepShims has no effect where this process does not see the shims, or
-// knows the daemon's socket by another path than the daemon.
+// where it uses another path for the daemon's socket than the daemon.
 func sweepShims(ctx context.Context, r *Runner) error {
 	found := shims(r.socket, r.ns)
 	if len(found) == 0 {

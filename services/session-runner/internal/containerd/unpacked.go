@@ -55,8 +55,8 @@ func (r *room) take(layer io.Reader) error {
 		return err
 	}
 	defer plain.Close()
-	// Except for holes, the files of a layer are not larger than the layer. So a layer of many
-	// bytes without files, such as one of padding, is bounded too.
+	// The limit also counts bytes that belong to no file, such as padding. It has room for a
+	// header of each entry.
 	const header = 2 << 10
 	bounded := &io.LimitedReader{R: plain, N: r.bytes + r.entries*header}
 	for t := tar.NewReader(bounded); ; {

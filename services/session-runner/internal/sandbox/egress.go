@@ -102,9 +102,10 @@ func (e *Egress) forwardChild(pid int) (stop func() int64, err error) {
 	return e.Forward(process)
 }
 
-// handed is the pair of sockets through which a session-runner that is not root obtains the
-// listener of a run with egress, because it cannot enter the network namespace of a child.
-// The child opens the listener and sends its descriptor before it becomes the program.
+// handed is the pair of sockets through which a session-runner that is not privileged
+// obtains the listener of a run with egress, because it cannot enter the network namespace
+// of a child. The child opens the listener and sends its descriptor before it becomes the
+// program.
 type handed struct{ inside, outside *os.File }
 
 // listenerTime is the maximum time until the child has sent its listener.
@@ -114,7 +115,7 @@ const listenerTime = 10 * time.Second
 var canEnter = privileged
 
 // newHanded opens the pair of sockets of a run. It returns nil if the run has no
-// egress or this process is root.
+// egress or canEnter returns true.
 func newHanded(e *Egress) (*handed, error) {
 	if e == nil || canEnter() {
 		return nil, nil

@@ -21,7 +21,7 @@ import (
 type Spec struct {
 	ID      string // unique id of the run; tier process names the cgroup and the folder of the run after it
 	Program *program.Program
-	Image   string // digest of the image in which the program runs; "" means none. only tiers container and microvm have images
+	Image   string // digest of the image in which the program runs; "" means none; only tiers container and microvm have images
 	DiskMiB int64  // size of each writable folder in MiB; 0 means DefaultDiskMiB
 	Env     []string
 	Stdin   []byte

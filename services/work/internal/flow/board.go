@@ -27,12 +27,12 @@ type Run struct {
 
 // Step describes a step of a run.
 type Step struct {
-	Attempts  int      `json:"attempts"` // calls, of all items
+	Attempts  int      `json:"attempts"` // number of calls of all items
 	CallID    string   `json:"call_id"`  // the newest call; empty without one
 	Ended     string   `json:"ended"`
 	ErrorCode string   `json:"error_code"`
 	ID        string   `json:"id"`
-	Items     int      `json:"items"` // items that have started
+	Items     int      `json:"items"` // number of items that have started
 	Needs     []string `json:"needs"`
 	Pack      string   `json:"pack"`
 	Started   string   `json:"started"`

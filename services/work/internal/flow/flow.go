@@ -44,7 +44,7 @@ type Item struct {
 	Status    string
 	ErrorCode string
 	Outcome   uint64    // ledger sequence of the outcome
-	Again     time.Time // when the next attempt starts; only if Status is waiting
+	Again     time.Time // earliest time of the next attempt, if Status is waiting; zero before the first attempt
 	StartedAt uint64    // ledger sequence of the event that started the attempt
 	output    any
 	has       bool // whether Put was called; output is nil if the call has no output
@@ -52,7 +52,7 @@ type Item struct {
 
 // step is the state of a step.
 type step struct {
-	status string // of a step that ended without a call; otherwise the items determine it (see Status)
+	status string // set if the step ended by an event without an item, for example because its condition was false; otherwise the items determine it (see Status)
 	code   string
 	err    string
 	items  []*Item
@@ -182,8 +182,8 @@ type Call struct {
 	Outcome uint64 // ledger sequence of its outcome; 0 while it runs
 }
 
-// calls returns the calls of the items for which the function is returns true, in the
-// order of the document.
+// calls returns the calls of the items for which is(item) is true, in the order of
+// the document.
 func (s *State) calls(is func(*Item) bool) []Call {
 	var out []Call
 	for i := range s.steps {
@@ -199,7 +199,7 @@ func (s *State) calls(is func(*Item) bool) []Call {
 // Running returns the calls that have no outcome yet.
 func (s *State) Running() []Call { return s.calls(func(it *Item) bool { return it.Status == running }) }
 
-// Lacking returns the calls that succeeded and whose output was not put.
+// Lacking returns the calls that succeeded and for which Put was not called.
 func (s *State) Lacking() []Call {
 	return s.calls(func(it *Item) bool { return it.Status == contract.Succeeded && !it.has })
 }
@@ -241,14 +241,14 @@ type Start struct {
 // Actions are what a run does next.
 type Actions struct {
 	Starts []Start
-	Ends   []*events.PipelineStepEnded // steps that end without a call
+	Ends   []*events.PipelineStepEnded // ends of steps that are not outcomes of calls
 	Stop   bool                        // the calls that run are to be cancelled
 	End    *events.PipelineEnded       // the run ends
 	Wake   time.Time                   // when to decide again; zero if only an event changes something
 }
 
-// Decide returns what the run does next at a time. The outputs of all calls that succeeded
-// must have been put. After the actions were recorded and applied, Decide is to be called
+// Decide returns what the run does next at a time. Put must have been called for all calls
+// that succeeded. After the actions were recorded and applied, Decide is to be called
 // again.
 func (s *State) Decide(now time.Time) Actions {
 	if s.Ended != nil {
@@ -286,7 +286,8 @@ func (s *State) Decide(now time.Time) Actions {
 	return a
 }
 
-// failedStep returns the index of a step that failed and is not optional, or -1.
+// failedStep returns the index of the first step that is not optional and that
+// failed or has an item that failed, or -1.
 func (s *State) failedStep() int {
 	for i := range s.steps {
 		if st := s.Status(i); st != "" && st != contract.Succeeded && st != skipped && !s.Doc.Steps[i].Optional {
@@ -438,7 +439,8 @@ func (s *State) list(doc *pipeline.Step, sc *pipeline.Scope) ([]any, error) {
 	return list, nil
 }
 
-// without returns the end of a step without a call.
+// without returns the event data for the end of a step that is not the outcome
+// of a call.
 func (s *State) without(i int, status, code, message string) *events.PipelineStepEnded {
 	return &events.PipelineStepEnded{Run: s.Run, Step: s.Doc.Steps[i].ID, Item: -1, Status: status, ErrorCode: code, Error: message}
 }
@@ -530,7 +532,8 @@ func encode(v any) ([]byte, error) {
 	return canon.Transform(nil, raw)
 }
 
-// Judge returns the event data for the outcome of a call, with its ledger sequence.
+// Judge returns the event data for the outcome of a call. outcome is its ledger
+// sequence. RetryMS is set if the step makes another attempt.
 func (s *State) Judge(c Call, status, code string, outcome uint64) *events.PipelineStepEnded {
 	e := &events.PipelineStepEnded{Run: s.Run, Step: c.Step, Item: int64(c.Item), Attempt: int64(c.Attempt), CallID: c.CallID, Status: status, ErrorCode: code, Outcome: int64(outcome)}
 	if i := s.Doc.Index(c.Step); i >= 0 && status != contract.Succeeded && s.failedStep() < 0 {

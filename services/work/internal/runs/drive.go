@@ -17,8 +17,8 @@ import (
 
 // Times of a run.
 const (
-	again      = time.Second      // before a step that failed is taken again
-	settle     = 3 * time.Second  // for which a run that ends waits for the outcomes of the calls that it cancelled
+	again      = time.Second      // delay before a step of drive that returned an error is repeated
+	settle     = 3 * time.Second  // time for which a run whose context has ended waits for the outcomes of the calls that it cancelled
 	lastAppend = 10 * time.Second // for appends after the context has ended
 )
 

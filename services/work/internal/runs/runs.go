@@ -232,9 +232,9 @@ func (r *Runner) Known(pack, version string) bool {
 // meanwhile.
 var errOther = errors.New("another run began meanwhile")
 
-// begin records that the run begins, unless that is recorded already. If another run of
-// the same pipeline with the same inputs for the same actor is in progress, begin records
-// nothing and returns the id of that run.
+// begin records that the run begins, unless that is recorded already, and loads the state
+// of the run. If another run of the same pipeline with the same inputs for the same actor
+// is in progress, begin records nothing and returns the id of that run.
 func (x *run) begin(ctx context.Context) (other string, err error) {
 	newest := bus.Filter{Tenant: x.w.Event.Tenant, Service: services.Work, Event: contract.EventPipelineStarted, Key: x.key}.String()
 	for {
@@ -266,7 +266,7 @@ func (x *run) begin(ctx context.Context) (other string, err error) {
 		if err != nil && !errors.Is(err, errOther) {
 			return "", err
 		}
-		_ = e // the next turn finds it
+		_ = e // the next iteration finds it
 	}
 }
 

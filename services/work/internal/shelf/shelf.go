@@ -126,8 +126,9 @@ type key struct{ tenant, id string }
 
 // Apply applies an event with its ledger sequence. An event has no effect if its data are
 // invalid, if it is about an artifact or upload that the view does not have, if it stores
-// an upload for the second time, or if the session-runner recorded it about content that
-// another service stored.
+// an upload for the second time, if the session-runner recorded that it stored content of
+// another service, or if it is an artifact_used that another service recorded or whose
+// actor owns no upload of the artifact.
 func (v *View) Apply(seq uint64, e *contract.Event) {
 	if v.all == nil {
 		v.all, v.uploads = map[key]*Artifact{}, map[key]string{}
@@ -347,7 +348,8 @@ func (a *Artifact) Deletable(call, upload, reason string) (*events.ArtifactDelet
 	return &events.ArtifactDeleted{Artifact: a.ID, CallID: call, Reason: reason, Upload: upload}, nil
 }
 
-// elsewhere reports whether another upload than the given one has the content.
+// elsewhere reports whether another upload than the given one has the content
+// and was not deleted.
 func (a *Artifact) elsewhere(upload string) bool {
 	return slices.ContainsFunc(a.Uploads, func(u *Upload) bool { return u.Data.Upload != upload && u.Deleted == "" })
 }
@@ -383,5 +385,6 @@ func (a *Artifact) Refold(history []*contract.Event) *Artifact {
 	return c
 }
 
-// Has reports whether the artifact has an upload whose content was not removed.
+// Has reports whether the artifact has the given upload and its content was not
+// removed.
 func (a *Artifact) Has(upload string) bool { return a != nil && a.find(upload) != nil }
