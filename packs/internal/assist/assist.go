@@ -37,7 +37,7 @@ type RouteOutput struct {
 	Model          string           `json:"model"`
 }
 
-// Route asks the model for the tool that fits an intent best, and returns it with at most
+// Route returns the tool that the model selects as the best one for an intent, with at most
 // three alternatives. The tool is "" if none fits. A recommended tool that the mesh does not
 // have is an error.
 func Route(ctx context.Context, in Input) (RouteOutput, error) {
@@ -82,9 +82,9 @@ type PlanOutput struct {
 // maxSteps is the maximum number of steps of a plan.
 const maxSteps = 20
 
-// Plan asks the model for the calls of tools that carry out an intent, and returns them in
-// order. It makes none of them. More than maxSteps calls, or a tool that the mesh does not
-// have, are an error.
+// Plan returns the calls of tools that the model lists to carry out an intent, in order.
+// It makes none of them. More than maxSteps calls, or a tool that the mesh does not have,
+// are an error.
 func Plan(ctx context.Context, in Input) (PlanOutput, error) {
 	var out PlanOutput
 	tools, err := choose(ctx, in, `{"steps":[{"tool":"","args":{},"rationale":""}]}`,

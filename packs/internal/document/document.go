@@ -39,7 +39,8 @@ type Output struct {
 }
 
 // Parse converts a PDF, DOCX, XLSX, HTML, Markdown or text document to Markdown. The bytes
-// determine the format; the file name decides between formats of text.
+// determine the format. Text is HTML if the file name has an extension of HTML, or if it
+// has no extension and the text begins as HTML does.
 func Parse(_ context.Context, in Input) (out Output, err error) {
 	body, err := pack.Bytes("/source_b64", in.Source, maxBytes)
 	if err != nil {

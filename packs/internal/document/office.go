@@ -11,7 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// parseOffice reads a DOCX or XLSX document, which are ZIP archives.
+// parseOffice reads a DOCX or XLSX document, which is a ZIP archive.
 func parseOffice(body []byte) (Output, error) {
 	z, err := zip.NewReader(bytes.NewReader(body), int64(len(body)))
 	if err != nil {
@@ -62,7 +62,7 @@ type wordReader struct {
 	inRun        bool
 	rows         [][]string // of the outermost table
 	cell         strings.Builder
-	tables       int // depth
+	tables       int // nesting depth of tables
 }
 
 func wordMarkdown(r io.Reader) (string, error) {

@@ -77,7 +77,7 @@ func (c *Common) call(ctx context.Context, method, path string, in, out any) err
 	return nil
 }
 
-// failure returns the error for a response without success.
+// failure returns the error for a response whose status is not 2xx.
 func failure(resp *http.Response, body []byte, repo string) error {
 	var doc struct{ Message string }
 	_ = json.Unmarshal(body, &doc) // without a JSON body, only the status is reported
@@ -98,6 +98,7 @@ func failure(resp *http.Response, body []byte, repo string) error {
 }
 
 // retryAfter returns the time after which a request may be repeated, in milliseconds.
+// It is one minute if the header fields do not state it.
 func retryAfter(h http.Header) int64 {
 	if s, err := strconv.ParseInt(h.Get("Retry-After"), 10, 32); err == nil {
 		return s * 1000

@@ -1,5 +1,5 @@
 // Package model sends requests to models for packs, through the mesh's own API, so that
-// they are decided, counted and recorded as every request to a model.
+// each of them is decided, counted and recorded like any request to a model.
 package model
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// KeySecret is the name of the secret with the virtual key of the pack, which the
-// egress-broker adds to requests.
+// KeySecret is the name of the secret with the virtual key of the pack. The
+// egress-broker adds it to requests unless the pack itself has received it.
 const KeySecret = "pack-llm-key"
 
 const maxResponse = 8 << 20

@@ -104,8 +104,8 @@ func typed(err error) *Error {
 }
 
 // Bytes decodes an argument in base64. pointer is its JSON pointer. It returns an error if
-// the argument is not base64, or if its length in base64 is that of more than limit+2
-// bytes.
+// the argument is not base64, or if it has more than limit bytes; because the size is
+// calculated from the length of the base64, up to two bytes more may be accepted.
 func Bytes(pointer, b64 string, limit int) ([]byte, error) {
 	if base64.StdEncoding.DecodedLen(len(b64)) > limit+2 {
 		return nil, Invalid(pointer, "more than %d bytes", limit)

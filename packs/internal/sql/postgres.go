@@ -41,10 +41,9 @@ func onServer(ctx context.Context, in Input) (Output, error) {
 	return out, serverError(ctx, err)
 }
 
-// serverConfig returns the configuration of a connection. The URL has no password, because
-// the environment of a pack is not secret. Files, variables and services that libpq reads
-// are not used. Without sslmode in the URL, the server must have a valid certificate for its
-// name.
+// serverConfig returns the configuration of a connection. The password is not part of the
+// URL, because the environment of a pack is not secret. Without sslmode in the URL, the
+// server must have a valid certificate for its name.
 func serverConfig(address, password string) (*pgx.ConnConfig, error) {
 	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
 		return nil, &pack.Error{Code: pack.HandlerFailed, Message: "DATABASE_URL: not of the form postgres://USER@HOST:PORT/NAME", Hint: "set DATABASE_URL in the env of the pack's manifest"}

@@ -43,7 +43,8 @@ type ResearchOutput struct {
 const sourceText = 20_000
 
 // Research searches with the JSON API of SearXNG at SEARXNG_URL and reads the first
-// results. With a model, it also returns a summary that cites the sources by number.
+// results. With a model, and if at least one page could be read, it also returns a
+// summary that cites the sources by number.
 func Research(ctx context.Context, in ResearchInput) (ResearchOutput, error) {
 	limit := in.Limit
 	if limit == 0 {

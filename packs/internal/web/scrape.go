@@ -105,8 +105,8 @@ func (o *ScrapeOutput) convert(doc *html.Node, base *url.URL, article bool) erro
 	return nil
 }
 
-// links returns the distinct absolute HTTP links of a document, in the order of the
-// document, but at most maxLinks.
+// links returns the distinct HTTP links of a document as absolute URLs without
+// fragments, in the order of the document, but at most maxLinks.
 func links(doc *html.Node, base *url.URL) []string {
 	out, seen := []string{}, map[string]bool{}
 	for n := range doc.Descendants() {

@@ -83,8 +83,8 @@ func (c *env) stream(ctx context.Context, method, path string, body io.Reader, s
 
 // operatorAdvice adds advice to the error of an operator's request that was sent with a
 // context and rejected because its caller is not an operator: how to send the request
-// with an operator's token. Such a request does not use the token in DATA, because the
-// context's address may be that of another mesh.
+// with an operator's token. It returns other errors unchanged. Such a request does not
+// use the token in DATA, because the context's address may be that of another mesh.
 func operatorAdvice(c *env, err error) error {
 	var e *exitError
 	if t := c.mesh(); c.operator && t.context != "" && errors.As(err, &e) && e.doc["reason_code"] == contract.ReasonOperatorRequired {

@@ -119,9 +119,10 @@ func keep(x *contexts.Context, t *gateway.TokenResponse) {
 // refreshEarly is the time before the expiry of an access token at which it is renewed.
 const refreshEarly = 30 * time.Second
 
-// renewed returns the access token of a context, which it renews and stores if the
-// token expires within refreshEarly. A lock on a file serializes the renewals of
-// several programs, because a refresh token that is used twice ends the login.
+// renewed returns the access token of a context. If the token expires within
+// refreshEarly and the context has a refresh token, renewed first renews the
+// tokens and stores them. A lock on a file serializes the renewals of several
+// programs, because a refresh token that is used twice ends the login.
 func renewed(c *env, name string) (string, error) {
 	path, err := contexts.Path()
 	if err != nil {

@@ -27,8 +27,9 @@ func (o *hookTarget) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.project, "project", "", "`FOLDER` of a project: its configuration instead of the user's")
 }
 
-// target returns where and how hooks are installed for a client. They call this program,
-// with the flags that are set if run is not nil.
+// target returns where and how hooks are installed for a client. The hooks run the
+// program that hookProgram returns. If run is not nil, they pass the flags that are set
+// on the command line, except project and yes.
 func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSet) (*install.Target, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {

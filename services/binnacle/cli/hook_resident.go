@@ -15,8 +15,9 @@ import (
 // hookIdle is how long a helper waits for hooks before it ends.
 const hookIdle = 10 * time.Minute
 
-// serveHooks answers the hooks of a client until none was run for hookIdle. Address,
-// credentials and authorities are determined for each of them, as 'hook run' does.
+// serveHooks answers the hooks of a client until none was run for hookIdle. For each
+// hook it determines the address, the credentials and the authorities again, as
+// 'hook run' does.
 func serveHooks(ctx context.Context, c *env, o *hookOptions, client, socket string) error {
 	l, err := resident.Listener()
 	if err != nil {
@@ -40,7 +41,7 @@ type hookConnections struct {
 }
 
 // use makes a runner use the open connections, if they lead to the same address and were
-// verified with the same authorities.
+// verified with the same authorities. Otherwise it replaces them by those of the runner.
 func (h *hookConnections) use(c *env, r *hook.Runner) {
 	if h == nil {
 		return

@@ -32,7 +32,7 @@ func newJudgeCmd(c *env) *cobra.Command {
 
 // runJudge requests a judgement and prints it. For a judgement that is recorded as
 // invalid, such as one that cites events outside the session, it returns an error, and
-// the text format prints nothing.
+// in the table format prints nothing.
 func runJudge(ctx context.Context, c *env, session, rubric string) error {
 	if session == "" || rubric == "" {
 		return fail(exitUsage, "judge requires --session and --rubric")

@@ -60,7 +60,8 @@ func CheckPacks(dir, images string) (valid []Checked, problems []error) {
 }
 
 // invalid returns the pointer and the keyword of a violation of a pack's schema by an input,
-// or "".
+// or "" if there is none. If the input cannot be encoded, invalid returns the text of the
+// error.
 func invalid(checker *toolschema.Checker, t *contract.Tool, input map[string]any) string {
 	raw, err := json.Marshal(input)
 	if err != nil {

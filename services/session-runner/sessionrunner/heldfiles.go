@@ -16,9 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// Files are read and written by scripts of the image's own shell, which run in the sandbox
-// as its user, so that no symbolic link leads to a file of the host. The scripts need
-// cat, head, tail and stat besides the shell.
+// Files are read and written by scripts that the image's own shell executes in the sandbox
+// as its user, so that no symbolic link leads to a file of the host. The scripts need cat,
+// head, tail and stat besides the shell.
 const (
 	writeScript  = `cat > "$1"`
 	appendScript = `cat >> "$1"`

@@ -160,8 +160,8 @@ func (h *holder) run(ctx context.Context, ready func()) error {
 const sweepHeld = time.Minute
 
 // tend makes the containers agree with the ledger: it adopts the containers of open sandboxes
-// whose holder has ended, ends the sandboxes that are due, and removes the containers of
-// sandboxes that have ended.
+// whose holder has ended, ends the sandboxes that are due or lost, and removes the containers
+// of sandboxes that have ended.
 func (h *holder) tend(ctx context.Context) {
 	now := h.env.Emit.Now()
 	h.mu.Lock()

@@ -37,8 +37,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
-// Config is the session-runner's configuration. If neither PacksDir nor Noop is set, the
-// service registers no tool.
+// Config is the session-runner's configuration. The service registers the packs in
+// PacksDir, tool.noop if Noop is set, the tools for images if Containerd is set, and
+// those for held sandboxes if Images is set and Held.Max is not 0.
 type Config struct {
 	PacksDir   string   // folder of executables and their manifests; empty means no packs
 	StateDir   string   // folder for temporary files of sandboxes
@@ -190,11 +191,11 @@ func (s *Service) runHeld(ctx context.Context, x *execute.Executor, ready func()
 	}
 }
 
-// openRunners adds the runner for native programs: that of tier "container" if a
-// containerd socket is configured, or else that of tier "process" if the host supports
-// it. If the host does not, openRunners sets s.broken and returns nil. It returns an
-// error if containerd.Open fails, or if the folder of sandboxes cannot be emptied or
-// created.
+// openRunners adds the runner for native programs: that of tier "container" and, if
+// MicroVM is set, that of tier "microvm" if a containerd socket is configured, or else
+// that of tier "process" if the host supports it. If the host does not, openRunners
+// sets s.broken and returns nil. It returns an error if containerd.Open fails, or if
+// the folder of sandboxes cannot be emptied or created.
 func (s *Service) openRunners(ctx context.Context) error {
 	if s.Containerd != "" {
 		fifo := s.FIFODir
@@ -269,7 +270,8 @@ func cite(w *execute.Work, ids []string) {
 
 // handle executes one call. It runs the pack in a sandbox that satisfies the required
 // tier, and returns the result, with its attestation and usage if the program ran. The
-// built-in tool.noop returns its arguments without a sandbox.
+// built-in tool.noop returns its arguments without a sandbox. Calls for held sandboxes
+// and calls that manage images have handlers of their own.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
 		return execute.Result{Output: w.Args}

@@ -90,10 +90,10 @@ func (u *UIDs) Take() (int, func(), error) {
 	return 0, nil, fmt.Errorf("all %d user ids for runs are in use", numUIDs)
 }
 
-// TakeAgain allocates an id that Take returned to an earlier process, and returns a
-// function that releases it. The error wraps unix.EWOULDBLOCK if another run has the id.
-// Another error means that UIDs does not allocate the id, or that its lock cannot be
-// opened or requested.
+// TakeAgain allocates the given id, for example one that Take returned to an earlier
+// process, and returns a function that releases it. The error wraps unix.EWOULDBLOCK if
+// another run has the id. Another error means that UIDs does not allocate the id, or
+// that its lock cannot be opened or requested.
 func (u *UIDs) TakeAgain(id int) (func(), error) {
 	if id < firstUID || id >= firstUID+numUIDs {
 		return nil, fmt.Errorf("%d is not a user id for runs", id)
