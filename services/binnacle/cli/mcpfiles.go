@@ -13,7 +13,7 @@ import (
 type listedServer struct {
 	name, url string // url is empty if the server is started as a subprocess
 	sse       bool
-	headers   []string // headers that it requires
+	headers   []string // names of the headers that mcpServers gives or a server.json requires
 }
 
 // leaveOut returns why the server cannot be added, or "". given reports whether the

@@ -48,7 +48,8 @@ type offered struct {
 	Resources, Templates []string
 }
 
-// state returns whether the document is offered, and what accepts a changed one.
+// state returns "pinned" if the document is approved, and otherwise a text with
+// the digest of the pinned document.
 func (o *offered) state() string {
 	if o.Approved {
 		return "pinned"

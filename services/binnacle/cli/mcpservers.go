@@ -120,8 +120,9 @@ func settings(o *serverOptions, name, url string) (map[string]any, error) {
 	return args, nil
 }
 
-// importServers adds the servers of a file. It leaves out and names those that cannot be
-// added. If name is not empty, the file must have one server, which gets the name.
+// importServers adds the servers of a file. It leaves out the servers for which leaveOut
+// returns a reason, and prints them with the reasons. It stops at the first call that
+// fails. If name is not empty, the file must have one server, which gets the name.
 func importServers(ctx context.Context, c *env, o *serverOptions, name string) error {
 	b, err := os.ReadFile(o.from)
 	if err != nil {

@@ -42,8 +42,8 @@ func (o *ordered[T]) close() {
 	close(o.work)
 }
 
-// each calls use with one result after the other, until it has used the last one after
-// close, or use returns an error, which each returns.
+// each calls use with each result in order. It returns nil when close was called and
+// all results were used, or the first error of use.
 func (o *ordered[T]) each(use func(T) error) error {
 	for result := range o.results {
 		if err := use(<-result); err != nil {

@@ -100,7 +100,7 @@ func newPack(c *env, name, language, folder string) error {
 		return fail(exitUsage, "NAME: %q: want lower-case letters, digits and hyphens", name)
 	}
 	program, mode := filepath.Join(folder, name+ext), os.FileMode(0o755)
-	if language == "go" { // which is built to FOLDER/NAME
+	if language == "go" { // its program is built to FOLDER/NAME
 		program, mode = filepath.Join(folder, name+".src", "main.go"), 0o644
 	}
 	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {

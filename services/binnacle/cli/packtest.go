@@ -18,7 +18,7 @@ import (
 const (
 	examplePassed = "passed"
 	exampleFailed = "failed"
-	exampleValid  = "input valid" // it was not called
+	exampleValid  = "input valid" // the pack was not called
 )
 
 // packTestOptions are the flags of pack test.

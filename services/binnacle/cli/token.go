@@ -140,8 +140,8 @@ func mintToken(data, tenant string, o *tokenOptions) (string, error) {
 	return t, nil
 }
 
-// printToken prints the token that the function of returns: the administrator's or the
-// operator's.
+// printToken calls of, and prints the token that it returns, which is the
+// administrator's or the operator's.
 func printToken(c *env, of func(dir string, ring *keyring.Ring) (string, error)) error {
 	ring, _, err := openRing(c.data)
 	if err != nil {

@@ -229,8 +229,8 @@ func (w *witnessing) grown(ctx context.Context, last, head *translog.Checkpoint,
 	return nil
 }
 
-// open parses a checkpoint and verifies that one of audit's keys signed it, which may
-// have been revoked since.
+// open parses a checkpoint and verifies that a key of audit, which may have been
+// revoked since, signed it.
 func (w *witnessing) open(note []byte) (*translog.Checkpoint, error) {
 	for _, k := range w.keys.Keys() {
 		if k.Owner != "audit" || !slices.Contains(k.Uses, contract.UseCheckpoint) {

@@ -43,8 +43,8 @@ func (claude) Parse(doc []byte) (*Event, error) {
 	return e, e.check()
 }
 
-// check returns an error that names the first member that an event of its phase requires
-// and lacks.
+// check returns an error if the event lacks a member that its phase requires. The error
+// names the first such member.
 func (e *Event) check() error {
 	required := []struct{ name, value string }{{"hook_event_name", e.Name}, {"session_id", e.Session}, {"cwd", e.CWD}}
 	if e.Phase == Before || e.Phase == After {

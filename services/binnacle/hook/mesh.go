@@ -108,7 +108,7 @@ type Outcome struct {
 }
 
 // Report records an outcome. Reporting the same outcome twice records it once. The error
-// is ErrAway if the mesh cannot be reached.
+// is ErrAway if the mesh cannot be reached, and a *Refusal if it rejects the report.
 func (m *Mesh) Report(ctx context.Context, o *Outcome) error {
 	body := map[string]any{"args_digest": o.ArgsDigest, "status": o.Status}
 	for name, v := range map[string]string{"error_code": o.ErrorCode, "error_message": o.ErrorMessage} {

@@ -33,7 +33,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
 )
 
-// hooked is a log that calls a function after each append.
+// hooked is a log that calls after when an append has succeeded, and returns
+// its error.
 type hooked struct {
 	eventlog.Log
 	after func(subject string) error
@@ -229,8 +230,9 @@ func TestJournalLock(t *testing.T) {
 	}
 }
 
-// TestJournalSize shows that the journal of a call stays small, however many flows with
-// however long paths the call has.
+// TestJournalSize shows that the journal of a call with more than maxListed flows with
+// long paths contains the starts of maxListed flows only, in at most maxNoted+300 bytes
+// each.
 func TestJournalSize(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer site.Close()

@@ -25,7 +25,7 @@ func newTestService() *Service {
 		feeds: feeds{all: map[feedKey]*feed{}}, view: &view{servers: map[string]*events.ServerAdded{}}}
 }
 
-// callOf returns a call that an actor made.
+// callOf returns a call by the actor alice.
 func callOf(s *Service, cfg *events.ServerAdded, id, kind, args string) *call {
 	return &call{s: s, cfg: cfg, w: &execute.Work{Args: []byte(args), Event: &contract.Event{Tenant: "t", Actor: "alice", Origin: "gw1", Session: "s-1"},
 		Call: &contract.Call{ID: id, Kind: kind}}}

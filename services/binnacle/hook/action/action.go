@@ -169,7 +169,8 @@ func fileAction(kind string) func(*Place, map[string]any) *Action {
 }
 
 // searchAction is for tools that read below a folder, which is the current one if the
-// input names none. A pattern that can lead out of the folder is added as a path.
+// input names none. A pattern that can lead out of the folder, or that names a secret
+// file, is added as a path.
 func searchAction(p *Place, in map[string]any) *Action {
 	paths := []Path{p.locate(p.CWD, text(in, append(slices.Clone(pathMembers), "dir_path")...))}
 	for _, pattern := range []string{text(in, "pattern"), text(in, "glob", "include")} {

@@ -302,8 +302,8 @@ func (s *scanner) interpreted(c *Command, _ string) string {
 	return EffectCode
 }
 
-// find handles find: -exec and its relatives run a command, with a file name as argument
-// that is known only when it runs.
+// find handles find: -exec, -execdir, -ok and -okdir run a command, with a file name as
+// argument that is known only when it runs.
 func (s *scanner) find(c *Command, _ string) string {
 	effect := EffectRead
 	for i := 0; i < len(c.Args); i++ {

@@ -67,7 +67,8 @@ func runsProgram(a string) bool {
 	return hasPrefixOf(a, []string{"--upload-pack", "--receive-pack", "--exec", "--ext-diff", "--textconv", "--open-files-in-pager", "ext::", "--template", "-u=", "--separate-git-dir"}) || a == "-x"
 }
 
-// forces reports whether an argument of git push replaces or deletes branches.
+// forces reports whether an argument of git push may make it replace or delete
+// branches.
 func forces(a string) bool {
 	long := hasPrefixOf(a, []string{"--force", "--mirror", "--delete", "--prune", "+", ":"})
 	short := strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && strings.ContainsAny(a, "fd")

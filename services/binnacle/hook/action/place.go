@@ -45,8 +45,8 @@ type Path struct {
 	Zone    string `json:"zone"`    // a clientkind.Zone…
 }
 
-// locate resolves a path relative to dir. Secret and Guarded are true if they are for the
-// path as written or as resolved.
+// locate resolves a path relative to dir. Secret and Guarded are true if they hold for
+// the path as written or as resolved.
 func (p *Place) locate(dir, name string) Path {
 	switch {
 	case name == "~":

@@ -13,8 +13,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Command is one command of a command line: also those of pipelines, substitutions,
-// functions, and those that other commands run, as `env`, `xargs` or `sh -c` do.
+// Command is one command of a command line. The commands in pipelines,
+// substitutions and functions are commands of the line too, as are those that other
+// commands such as `env`, `xargs` or `sh -c` run.
 type Command struct {
 	Program string   `json:"program"` // name, or path if the command line has one outside of the folders of the system
 	Args    []string `json:"args"`
@@ -216,7 +217,8 @@ func userFolder(w *syntax.Word) bool {
 var errRuns = errors.New("runs a command")
 
 // config returns the settings for expansions that are known before a command runs: the
-// only variables are HOME and PWD, and a command substitution is an error.
+// only variables are HOME and, if only one folder may be current, PWD. A command
+// substitution is an error.
 func (s *scanner) config() *expand.Config {
 	dir := s.dirs[len(s.dirs)-1]
 	env := []string{"HOME=" + s.Home}
@@ -332,7 +334,7 @@ func (s *scanner) names(arg string) bool {
 }
 
 // candidates returns the parts of an argument that may be paths or URLs: the argument
-// itself, what follows "=", "@", ":" or a short option, and the parts of a list.
+// itself, and what follows a short option or the first "=", "@" or ":" in it.
 func candidates(arg string) []string {
 	out := []string{arg}
 	if strings.HasPrefix(arg, "-") && len(arg) > 2 && arg[1] != '-' {

@@ -135,8 +135,8 @@ func TestPipelinedRequests(t *testing.T) {
 	}
 }
 
-// nameServer is a DNS server on loopback. Its answers function returns the addresses for
-// the n-th query of a type.
+// nameServer starts a DNS server on loopback, and returns a resolver that queries it.
+// answers returns the addresses for the n-th query of a type.
 func nameServer(t *testing.T, answers func(n int64, q dnsmessage.Type) []netip.Addr) *net.Resolver {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -235,8 +235,8 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// TestRedirect requires that a redirect to a link-local or other address is a new request
-// that is decided, whether or not a rule names the address.
+// TestRedirect requires that the request that follows a redirect to a link-local address
+// is denied, whether or not a rule names the address.
 func TestRedirect(t *testing.T) {
 	const target = "http://169.254.169.254/latest/meta-data"
 	s := httptest.NewServer(http.RedirectHandler(target, http.StatusFound))

@@ -36,8 +36,8 @@ func main() {
 	os.Exit(run(filepath.Join(filepath.Dir(self), "binnacle"), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run answers the document in in with the help of the program binnacle, and returns the
-// exit status.
+// run answers the document that it reads from in, with the help of the program
+// binnacle, and returns the exit status.
 func run(program string, args []string, in io.Reader, out, errOut io.Writer) int {
 	if len(args) < 2 || args[0] != "hook" || args[1] != "run" {
 		return refuse(errOut, errors.New("usage: binnacle-hook hook run CLIENT; the arguments are those of `binnacle`"))
@@ -69,7 +69,8 @@ func refuse(errOut io.Writer, err error) int {
 	return denied
 }
 
-// ask returns the answer of a helper, or nil if there is none.
+// ask returns the answer of a helper, which it starts if none runs. It returns
+// nil if no helper answers.
 func ask(program string, args []string, doc []byte) *resident.Answer {
 	path, err := resident.Path(program, args)
 	if err != nil {
