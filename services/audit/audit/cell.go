@@ -12,9 +12,9 @@ import (
 )
 
 // The mesh's own events are in the tenant of the first key that provision published until
-// cell_opened, and in contract.CellTenant after it. Before cell_opened, the view rejects
-// only cell_opened itself because of its tenant. Like the rest of the view, the code in
-// this file verifies no signatures; verifiers of evidence packs do.
+// cell_opened, and in contract.CellTenant after it. Before cell_opened, the view rejects no event
+// because of its tenant, except cell_opened itself. Like the rest of the view, the code in this
+// file verifies no signatures; verifiers of evidence packs do.
 
 // bKnown is empty until cell_opened.
 var bKnown = []byte("known") // tenant in which events may be -> sequence of the event that made it known

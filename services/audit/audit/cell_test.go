@@ -150,7 +150,7 @@ func TestCell(t *testing.T) {
 			v := open(t, t.TempDir())
 			defer v.Close()
 			var r register
-			var want []string // texts in the alarms
+			var want []string // sequence of each alarm and the beginning of its text
 			wrong := func(text string) { want = append(want, fmt.Sprintf("%d %s", len(r), text)) }
 			r.key(t, first, "provision")       // 1
 			r.policy(t, first, "p0", "config") // 2
@@ -197,7 +197,7 @@ func TestCell(t *testing.T) {
 			wrong("policy_activated in tenant old, want _cell")
 			r.policy(t, "old", "p1", "config")                        // 28: in packs of this tenant only
 			r.policy(t, cell, "p2", "")                               // 29: in packs of the cell only
-			for _, part := range slices.Collect(slices.Chunk(r, 7)) { // the view retains tenants across transactions
+			for _, part := range slices.Collect(slices.Chunk(r, 7)) { // in several transactions, because the view must retain the tenants across them
 				addAll(t, v, part)
 			}
 			var got []string

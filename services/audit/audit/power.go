@@ -17,11 +17,11 @@ import (
 // runs.
 var viewFiles = []string{"view.db", "ids", "tree"}
 
-// surviving removes the view's files if the system lost power while they were in use, so
-// that the view is built again: a part of them may be lost, and the ledger would seem to
-// differ from the rest. It does so in durability mode "power" only: in another one the
-// ledger itself may have lost events, which the comparison with the view then shows. The
-// caller calls closed when the view is closed.
+// surviving removes the view's files if the system lost power while they were in use, so that the
+// view is built again: a part of them may be lost, and the ledger would seem to differ from the
+// rest. It does so in durability mode "power" only: in another one the ledger itself may have lost
+// events, which the comparison with the view then shows. The caller calls closed after it has
+// closed the view.
 func surviving(cfg *Config, log *slog.Logger) (closed func(), err error) {
 	if cfg.Durability != "power" {
 		return func() {}, nil

@@ -119,8 +119,8 @@ func checkChain(ctx context.Context, p *probe) error {
 	return nil
 }
 
-// keys builds the key registry from the endpoint's key events, starting from the trusted
-// root. It returns an error if Target.Root is empty or an event is not valid.
+// keys builds the key registry from the endpoint's key events, starting from the trusted root. It
+// returns an error if Target.Root is empty, or if the events cannot be read or are not valid.
 func (p *probe) keys(ctx context.Context) (*trust.Registry, error) {
 	if p.Root == "" {
 		return nil, errors.New("no trusted root: set its key id")

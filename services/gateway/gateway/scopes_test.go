@@ -18,11 +18,11 @@ import (
 var openRoutes = []string{"GET /.well-known/jwks.json", "GET /.well-known/oauth-authorization-server", "GET /a/{link}", "GET /healthz", "GET /openapi.json", "GET /readyz", "GET /version",
 	"POST /oauth/device", "POST /oauth/revoke", "POST /oauth/token"}
 
-// TestScopes shows that every operation except those in openRoutes requires exactly one
-// scope, which exists, and that the OpenAPI document states it. Without a credential the
-// response has status 401, and with every scope but that one it has status 403; GET
-// /metrics, which is open to peers on the same host, is not requested. Each response has
-// the headers for browsers and permits no other origin.
+// TestScopes shows that every operation except those in openRoutes requires exactly one scope,
+// which exists, and that the OpenAPI document states it. Without a credential the response has
+// status 401, and with a credential that lacks the scope it has status 403, unless every credential
+// has the scope; GET /metrics, which is open to peers on the same host, is not requested. Each
+// response has the headers for browsers and permits no other origin.
 func TestScopes(t *testing.T) {
 	var doc struct {
 		Paths map[string]map[string]struct {

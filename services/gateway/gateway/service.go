@@ -134,8 +134,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	from := env.Snapshots.Start(ctx, kept.Source(services.ViewCatalog, snapshotVersion, s.view))
 	g.Go(func() error { return s.view.Run(inner, from) })
 	s.background(inner, g)
-	// Outcomes are still received after ctx is done, until every request has its
-	// response.
+	// Outcomes are still received after ctx is done, so that the requests in progress can get their
+	// responses.
 	outcomes, stopOutcomes := context.WithCancel(context.WithoutCancel(ctx))
 	listening := make(chan struct{})
 	g.Go(func() error { return s.prop.Run(outcomes, func() { close(listening) }) })

@@ -61,9 +61,9 @@ func (e *entry) of(password []byte) []byte {
 	return argon2.IDKey(password, e.Salt, e.Passes, e.MemoryKiB, e.Lanes, hashBytes)
 }
 
-// Verify reports whether password is that of a principal of a tenant, according to the file
-// at path. It takes as long for a principal without a password. A missing file has no
-// passwords; another error means that the file cannot be read.
+// Verify reports whether password is that of a principal of a tenant, according to the file at
+// path. It takes the same time for a principal without a password as for one with a password. A
+// missing file has no passwords; another error means that the file cannot be read.
 func Verify(path, tenant, principal string, password []byte) (bool, error) {
 	all, err := load(path)
 	if err != nil {

@@ -120,8 +120,9 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestTruncatedRuns checks each length to which a file of a run may be cut, each damaged byte
-// of its index, and numbers in its tail that do not fit the file.
+// TestTruncatedRuns checks that openRun returns ErrDamaged for a file that is cut off at one of
+// several places or has a byte too many, for each changed byte of the index and of the tail, and
+// for numbers in the tail that do not fit the file.
 func TestTruncatedRuns(t *testing.T) {
 	var records []Record
 	for i := range perPage + 1 {

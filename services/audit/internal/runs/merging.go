@@ -40,7 +40,7 @@ func (s *Set) mergeLarge(number uint64) *merging {
 	return nil
 }
 
-// run writes the result.
+// run merges the runs, and sets result or err.
 func (m *merging) run(s *Set) {
 	defer close(m.done)
 	n := 0

@@ -250,9 +250,8 @@ func (s *API) Content(c echo.Context) error {
 	return s.send(c, who.Tenant, &a)
 }
 
-// send responds with the content of an artifact. The response headers prevent that a
-// browser interprets it as a page of this origin, because its owner chose its media
-// type.
+// send responds with the content of an artifact. Because its owner chose its media type, the
+// response headers prevent a browser from interpreting it as a page of this origin.
 func (s *API) send(c echo.Context, tenant string, a *work.Artifact) error {
 	o := artifact.Object{Tenant: tenant, Service: a.Service, Upload: a.Upload, Size: a.Size, Digest: artifact.DigestOf(a.Artifact), Index: a.Index}
 	r, err := artifact.Open(c.Request().Context(), s.Store, o)

@@ -42,7 +42,7 @@ type link struct {
 	CallID   string
 	Expires  string
 	KID      string // id of the key with which a gateway signed the link
-	Owner    string // principal who made the link; the link is not valid while it is suspended
+	Owner    string // principal who made the link; the link is not valid while the principal is suspended
 	Tenant   string
 	Upload   string // upload of the artifact; its deletion ends the link
 }

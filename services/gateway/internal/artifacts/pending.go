@@ -42,8 +42,8 @@ func (p *pending) take(tenant string, n, room int64, now time.Time) bool {
 	return true
 }
 
-// end ends an upload of n bytes. Unless it was recorded as an artifact, its bytes count
-// until the collector has removed them.
+// end ends an upload of n bytes. Unless it was recorded as an artifact, its bytes count for
+// keptFor, after which the collector has removed them.
 func (p *pending) end(tenant string, n int64, recorded bool, now time.Time) {
 	if n == 0 { // nothing was taken
 		return

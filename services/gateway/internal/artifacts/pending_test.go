@@ -30,7 +30,7 @@ func TestPending(t *testing.T) {
 		fits     bool
 	}{
 		{"a", 101, true, false}, // nothing of it is stored
-		{"a", 60, false, true},  // denied, say
+		{"a", 60, false, true},  // for example, its call was denied
 		{"a", 41, true, false},
 		{"a", 40, true, true},
 		{"a", 40, true, true}, // the first 40 are recorded: the service work counts them

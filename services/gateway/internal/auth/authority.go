@@ -339,13 +339,12 @@ func (a *Authority) Lent(tenant, session, principal string, now time.Time) bool 
 	return ok && contract.Time(now) < g.expires && contract.OwnsSession(tenant, g.owner, session) && !t.suspended[g.owner]
 }
 
-// watch returns a context that is cancelled when ctx is, when who's credential is
-// withdrawn (see withdrawn), or when who or its tenant is suspended. If expiry is set, it
-// is also cancelled when the credential expires. If may is not nil, it is also cancelled
-// when may returns an error, which watch calls at each change and every operatorCheck.
-// Unless the end of ctx or the returned function caused the cancellation, context.Cause
-// returns an *apierr.Error. The caller must call the returned function, which ends the
-// goroutine of watch.
+// watch returns a context that is cancelled when ctx is, when who's credential is withdrawn (see
+// withdrawn), or when who or its tenant is suspended. If expiry is set, it is also cancelled when
+// the credential expires. If may is not nil, watch calls it at each change and every operatorCheck,
+// and cancels the context when it returns an error. Unless the end of ctx or the returned function
+// caused the cancellation, context.Cause returns an *apierr.Error. The caller must call the
+// returned function, which ends the goroutine of watch.
 func (a *Authority) watch(ctx context.Context, who *Caller, tenants Tenants, expiry bool, may func() error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

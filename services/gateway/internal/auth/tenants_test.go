@@ -194,7 +194,7 @@ func TestOfMesh(t *testing.T) {
 		{true, contract.CellTenant, "operator", token.Cosign, cosign, true},
 		{true, contract.CellTenant, "operator", token.CellAudit, cosign, false},
 		{true, contract.CellTenant, "operator", token.Audit, Holds(token.Audit), true},
-		{true, contract.CellTenant, "alice", token.Audit, Holds(token.Audit), false}, // an operator no longer
+		{true, contract.CellTenant, "alice", token.Audit, Holds(token.Audit), false}, // not an operator
 		{true, "u", "alice", token.Audit, Holds(token.Audit), true},
 	} {
 		if _, exists := r.Check(contract.CellTenant); c.opened && !exists {

@@ -135,10 +135,10 @@ const (
 	jobsRead = 8 // jobs of a page that are read at once
 )
 
-// List handles GET /api/v1/calls. It responds with the jobs of the caller, newest first: at
-// most as many as the parameter limit, all of them before the parameter before, the seq of
-// another job. It lists no calls of other actors. A job that audit's index does not contain
-// yet is missing.
+// List handles GET /api/v1/calls. It responds with the jobs of the caller, newest first. The
+// parameter limit is the maximum number of jobs, jobsPage by default. With the parameter before,
+// only jobs with a smaller seq are listed. Jobs of other actors are not listed. A job that audit's
+// index does not contain yet is missing.
 func (s *API) List(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -184,8 +184,8 @@ func jobsQuery(c echo.Context, actor string) (q audit.SearchRequest, err error) 
 	return q, nil
 }
 
-// jobOf returns the job that an event call_deferred is about, or an empty Job if it is not
-// the caller's.
+// jobOf returns the job that an event call_deferred is about. It returns an empty Job if the call
+// is not the caller's, or if audit has no proposal of the call.
 func (s *API) jobOf(ctx context.Context, who *auth.Caller, f audit.Found) (Job, error) {
 	e, err := eventlog.OpenBytes(json.RawMessage(f.Event), eventlog.Every)
 	if err != nil {

@@ -89,11 +89,11 @@ func notStored(call string) *apierr.Error {
 		Message: "the call succeeded, but its output was sent once and not stored, as the capture mode requires; send the request under a new Idempotency-Key to make another call"}
 }
 
-// same reports whether the recorded call c has the kind, tool, ReportWithin and args
-// that r proposes, and the same body if both have one. It does not compare sessions,
-// timeouts or delegations. It compares requests to a language model as sameModel does.
-// It returns false if the recorded args were erased, and an error if a content cannot be
-// read.
+// same reports whether the recorded call c has the kind, tool, ReportWithin and args that r
+// proposes, and the same body if both have one. It does not compare sessions, timeouts or
+// delegations. Two requests to a language model are compared as sameModel does. Otherwise same
+// returns false if the recorded args or body were erased. It returns an error if a content cannot
+// be read.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	if c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
 		return false, nil

@@ -177,9 +177,9 @@ func (s *API) State(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// Position returns the position at which a call began to wait for a sandbox, given an
-// event e of the call that was recorded before the wait began. It returns 0 if the call
-// did not wait, or if the ledger cannot be read.
+// Position returns the position at which a call began to wait for a sandbox, given an event e of
+// the call that was recorded before the wait began. It returns 0 if the call does not wait, or
+// waits no longer, or if the ledger cannot be read.
 func (s *Runner) Position(ctx context.Context, e *contract.Event) int64 {
 	filter := bus.Filter{Tenant: e.Tenant, Service: services.SessionRunner, Event: contract.EventSandboxQueued, Key: e.Session}.String()
 	en, err := s.Past.Ledger.Last(ctx, filter)
@@ -209,7 +209,7 @@ func (s *Runner) Position(ctx context.Context, e *contract.Event) int64 {
 	return last
 }
 
-// position returns the position in an event sandbox_queued.
+// position returns the position in an event sandbox_queued, or 0 if en is not a valid event.
 func position(en eventlog.Entry, filter string) int64 {
 	var d sessionrunner.SandboxQueued
 	if e, err := eventlog.Open(en, filter); err != nil || contract.Decode(e.Data, &d) != nil {

@@ -111,8 +111,9 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 	return s.AwaitWith(ctx, r, async, await.Whole{})
 }
 
-// AwaitWith is Await for a call whose frames a sink processes. If the sink does not
-// complete, for example because frames were lost, AwaitWith returns the outcome anyway.
+// AwaitWith is Await for a call whose frames a sink processes. If the outcome was received but the
+// sink does not complete, for example because frames were lost, AwaitWith returns the outcome
+// anyway.
 func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, sink await.Sink) (*propose.Outcome, []byte, error) {
 	if s.Probe.Down() {
 		return nil, nil, Silent(r, "nothing was proposed")

@@ -86,7 +86,7 @@ func (w *writer) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// FlushError implements the interface that http.ResponseController looks for.
+// FlushError implements the method that http.ResponseController.Flush calls.
 func (w *writer) FlushError() error {
 	if w.refused {
 		return nil

@@ -129,7 +129,8 @@ func (s *API) Search(c echo.Context) error {
 	return queries.Lines(c, s.Queries.In(who.Tenant), audit.SearchQuery, q)
 }
 
-// setTerm sets one parameter of a search query.
+// setTerm sets the parameter name of a search query to v. It returns an error if the name is
+// unknown or v is invalid.
 func setTerm(q *audit.SearchRequest, name, v string) (err error) {
 	switch name {
 	case "owner": // used by QueriedBy

@@ -113,7 +113,7 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 	if len(scopes) == 0 {
 		return nil, refuse(contract.OAuthDenied, "the approval covers none of the scopes that the device requested; approve the code of a new request with these scopes")
 	}
-	// One id for each device code, so that it opens one login.
+	// The id of the login is derived from the device code, so that the code opens only one login.
 	return s.open(ctx, person(c.Tenant, d.Principal, "device"), opening{id: contract.IDLogin + c.ID, client: c.Client, scopes: scopes, ttl: programTTL})
 }
 

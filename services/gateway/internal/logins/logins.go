@@ -414,7 +414,7 @@ func (s *API) await(ctx context.Context, r propose.Request) ([]byte, error) {
 	if err := s.Gate.Suspended(r.Tenant, r.Actor); err != nil {
 		return nil, err
 	}
-	_, output, err := s.Calls.Await(ctx, r, false) // the request waits: no person approves a login
+	_, output, err := s.Calls.Await(ctx, r, false) // not asynchronous, because a login needs no approval
 	return output, err
 }
 
@@ -479,7 +479,7 @@ func (s *API) Revoke(c echo.Context) error {
 	}
 	err = s.end(c.Request().Context(), claims.Tenant, claims.Subject, claims.Login)
 	var e *apierr.Error
-	if errors.As(err, &e) && e.Status == http.StatusBadRequest { // it has ended before
+	if errors.As(err, &e) && e.Status == http.StatusBadRequest { // the login has ended before
 		err = nil
 	}
 	if err != nil {

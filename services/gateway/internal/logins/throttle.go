@@ -25,7 +25,7 @@ type throttle struct {
 
 type failures struct {
 	n     int
-	until time.Time // no attempt is made before
+	until time.Time // no attempt is permitted before this time
 	last  time.Time
 }
 

@@ -73,10 +73,10 @@ func modern(r *http.Request) bool {
 	return r.Header.Get("Mcp-Protocol-Version") >= sessionless || r.Header.Get("Mcp-Method") != ""
 }
 
-// Handler returns the handler of MCP, of the protocol versions with sessions (up to
-// 2025-11-25) and of those without (since 2026-07-28). The headers of a request
-// determine to which of the two it belongs; see modern. Both use the same functions
-// for what they list and call. Requests of a session run at the same time.
+// Handler returns the handler of MCP, of the protocol versions with sessions (up to 2025-11-25) and
+// of those without (since 2026-07-28). The headers of a request determine to which of the two it
+// belongs; see modern. Both use the same functions for what they list and call. The requests of a
+// session are handled concurrently.
 func (s *API) Handler() echo.HandlerFunc {
 	stateful := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
 		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1, EventStore: &replays{}})

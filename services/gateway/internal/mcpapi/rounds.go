@@ -20,10 +20,12 @@ const maxRounds = 10
 // schemaKey is the context key of the schema of a request for input; see withSchema.
 type schemaKey struct{}
 
-// rounds executes p, and returns once a call needs no input of the client. do proposes
-// the call and returns the server's requests for input, if it has any. For a client of a
-// protocol version with sessions, rounds sends the requests to the client and executes p
-// again with the answers, as another call. Clients of other versions do so themselves.
+// rounds executes p, and returns once a call fails or needs no input of the client. do proposes the
+// call and returns the server's requests for input, if it has any, and the server's state. For a
+// client of a protocol version with sessions, rounds sends the requests to the client and executes
+// p again with the answers, as another call, up to maxRounds calls in all. For a client of another
+// version, rounds returns after the first call, because such a client sends the answers in a
+// further request.
 func (e *edge) rounds(ctx context.Context, p *proposal, do func() (mcp.InputRequestMap, string, error)) error {
 	for range maxRounds {
 		in, state, err := do()

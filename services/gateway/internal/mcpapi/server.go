@@ -8,10 +8,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// hidden is the name of the one tool, prompt and resource that each server registers
-// with the SDK. Every request for a tool, prompt or resource is passed to them, because
-// the tenant's catalog at the time of the request determines what exists. They are not
-// listed.
+// hidden is the name of a tool, a prompt and a resource that each server registers with the SDK.
+// Every request for a tool, prompt or resource is passed to them, because the tenant's catalog at
+// the time of the request determines what exists. They are not listed.
 const hidden = "binnacle.any"
 
 // hiddenURI is the URI of the hidden resource.
@@ -66,8 +65,7 @@ func (e *edge) serve(id string) {
 	srv.AddSendingMiddleware(withSchema, toSubscriber)
 }
 
-// register registers the hidden tool, prompt and resource. Registering them again makes
-// the SDK notify the clients that the lists have changed.
+// register registers the hidden tool, prompt and resource.
 func (e *edge) register(srv *mcp.Server) {
 	srv.AddTool(&mcp.Tool{Name: hidden, InputSchema: map[string]any{"type": "object"}}, e.callTool)
 	srv.AddPrompt(&mcp.Prompt{Name: hidden}, e.getPrompt)
@@ -150,7 +148,8 @@ func (s *API) notifyChanges(ctx context.Context) {
 	}
 }
 
-// touch makes the SDK notify the clients of a server.
+// touch makes the SDK notify the clients of a server that the lists have changed. It does so by
+// adding entries that no client can use.
 func (e *edge) touch(srv *mcp.Server) {
 	srv.RemoveTools(hidden + ".none")
 	srv.AddTool(&mcp.Tool{Name: hidden + ".none", InputSchema: map[string]any{"type": "object"}}, e.callTool)

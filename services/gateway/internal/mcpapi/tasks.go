@@ -41,7 +41,7 @@ const taskSupport = "binnacle/tasks"
 // taskPoll is the poll interval that clients receive with a task.
 const taskPoll = time.Second
 
-// indexWithin is the time within which audit's index contains an event that is on the
+// indexWithin is the maximum time to wait until audit's index contains an event that is on the
 // ledger.
 const indexWithin = 5 * time.Second
 
@@ -266,8 +266,8 @@ func errNoTask(id string) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "not found: no task " + id}
 }
 
-// currentRound returns the current round of the caller's task. The error is that of
-// errNoTask if the task does not exist or belongs to another actor.
+// currentRound returns the current round of the caller's task. The error is that of errNoTask if
+// the task does not exist or belongs to another actor, or if another service proposed the call.
 func (e taskEdge) currentRound(ctx context.Context, who *auth.Caller, id string) (*round, error) {
 	q := e.Calls.Runner.Queries.In(who.Tenant)
 	first, err := q.Event(ctx, audit.ProposalQuery, id)
@@ -387,8 +387,9 @@ func (t *task) end(x *round) (err error) {
 	return err
 }
 
-// updateTask handles tasks/update: it proposes the next round with the answers that the
-// task waits for. Other answers are ignored.
+// updateTask handles tasks/update: it proposes the next round with the answers that the task waits
+// for. Other answers are ignored. If the task waits for none of the answers, or was cancelled,
+// nothing is proposed.
 func (e taskEdge) updateTask(ctx context.Context, who *auth.Caller, r *http.Request, req *taskRequest) (any, error) {
 	x, err := e.currentRound(ctx, who, req.Params.TaskID)
 	if err != nil {

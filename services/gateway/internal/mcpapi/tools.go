@@ -21,11 +21,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
-// callTool handles tools/call: it proposes a call, waits for its outcome and returns
-// its result. If the name or the arguments are invalid, or the call exceeds a quota of
-// its tenant, does not succeed or waits for approval, the result has IsError set (see
-// toolError). Invalid headers, and an error of JSON-RPC from the tool's MCP server,
-// are returned as an error.
+// callTool handles tools/call: it proposes a call, waits for its outcome and returns its result.
+// For a client with tasks, a call that has no outcome yet becomes a task (see taskOf), which the
+// result contains. If the name or the arguments are invalid, or the call exceeds a quota of its
+// tenant, does not succeed or waits for approval, the result has IsError set (see toolError).
+// Invalid headers, a tool that requires tasks of a client without them, and an error of JSON-RPC
+// from the tool's MCP server are returned as an error.
 func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	name := requested(ctx)
 	kind := mcpdoc.ToolPrefix + name
@@ -176,7 +177,7 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 func (e *edge) request(ctx context.Context, who *auth.Caller, p proposal) (propose.Request, sessions.Session, error) {
 	h := p.extra.Header
 	if h.Get(sessions.Header) == "" && p.session != nil && p.session.ID() != "" {
-		h = h.Clone() // requests of a session run at the same time
+		h = h.Clone() // the requests of a session are handled concurrently
 		h.Set(sessions.Header, "s-mcp-"+token64(p.session.ID()))
 	}
 	in, err := e.Sessions.Of(ctx, who, h)

@@ -107,8 +107,8 @@ func (s *API) Tile(c echo.Context) error {
 	return c.Blob(http.StatusOK, "application/octet-stream", b)
 }
 
-// tilePath parses a tile's path, such as x001/x234/067, or x001/x234/067.p/12 for a
-// partial tile. width is the number of hashes, 256 for a full tile.
+// tilePath parses a tile's path, such as x001/x234/067, or x001/x234/067.p/12 for a partial tile.
+// width is the number of hashes, 256 for a full tile. ok is false if the path is malformed.
 func tilePath(p string) (index, width uint64, ok bool) {
 	width = 256
 	if i := strings.Index(p, ".p/"); i >= 0 {

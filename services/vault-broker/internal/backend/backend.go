@@ -66,8 +66,9 @@ type Backend interface {
 	// Restore makes the versions readable that Delete has made unreadable. Its errors are
 	// those of Delete.
 	Restore(ctx context.Context, owner, name string) error
-	// Erase destroys all versions for ever. The name stays, so that its versions are
-	// never counted anew.
+	// Erase destroys all versions for ever. The name stays, so that its versions are never counted
+	// anew. Erase returns ErrNotFound if the name was never used, and nil if the value was erased
+	// before.
 	Erase(ctx context.Context, owner, name string) error
 	// Names returns the owner's names, sorted, also those of deleted and erased values.
 	Names(ctx context.Context, owner string) ([]string, error)

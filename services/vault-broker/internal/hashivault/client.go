@@ -172,10 +172,10 @@ func (c *Client) set(logins int, err error) int {
 	return c.login
 }
 
-// hold returns when the token of a login must be replaced, or ctx ends. It renews a
-// renewable token until that fails or the token has reached its maximum life. Another
-// token must be replaced after two thirds of its life, if its life has an end. Any token
-// must be replaced once a request found it invalid.
+// hold returns when the token of a login must be replaced, or ctx ends. It renews a renewable token
+// until that fails or the token has reached its maximum life. A token that is not renewable must be
+// replaced after two thirds of its life, if its life has an end. Any token must be replaced once a
+// request found it invalid.
 func (c *Client) hold(ctx context.Context, s *api.Secret, login int) {
 	var done <-chan error
 	ttl := time.Duration(s.Auth.LeaseDuration) * time.Second
