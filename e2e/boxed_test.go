@@ -116,7 +116,7 @@ func TestSandboxQueue(t *testing.T) {
 		loop()
 	}
 	eventually(t, "two calls wait", 10*time.Second, func() bool { return strings.Contains(metrics(), "} 2\n") })
-	var steps []string // messages of progress; the handler has returned when CallTool returns, or runs before Close
+	var steps []string // messages of progress, guarded by noted
 	var noted sync.Mutex
 	cs := mcpClient(t, m, "s-queue", "2025-11-25", &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 		noted.Lock()

@@ -41,7 +41,7 @@ func TestScreenshot(t *testing.T) {
 	}
 }
 
-// imageMesh is a mesh of one process with a pack of e2e/packs/images and its image.
+// imageMesh returns a mesh of one process with a pack of e2e/packs/images and its image.
 func imageMesh(t *testing.T, image, pack string) *harness.Mesh {
 	archive, lock := built(t, image)
 	images := t.TempDir()
@@ -59,7 +59,7 @@ func TestNodeImage(t *testing.T) {
 	}
 }
 
-// page is a PDF of one page with a line of text.
+// page returns a PDF of one page with a line of text.
 func page(text string) []byte {
 	content := fmt.Sprintf("BT /F1 36 Tf 60 700 Td (%s) Tj ET", text)
 	objects := []string{"<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",

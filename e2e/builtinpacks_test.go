@@ -49,11 +49,11 @@ func connected(t *testing.T, host, mail string) string {
 	return dir
 }
 
-// TestConnectedPacks runs every built-in pack that connects to a service, in its sandbox
-// and through its proxy, against a local server that imitates a web site, SearXNG, GitHub
-// and the mesh's API, on one process and with one process per service. It shows that a
-// redirect to a host that is not permitted is refused, that the broker adds the secrets, which
-// are neither in outputs nor on the ledger, and that a pack is denied without the ceilings.
+// TestConnectedPacks runs every built-in pack that connects to a service, in its sandbox and
+// through its proxy, against a local server that imitates a web site, SearXNG, GitHub and the
+// mesh's API, on one process and with one process per service. It shows that a redirect to a host
+// that is not permitted is refused, that the broker adds the secrets, which are neither in outputs
+// nor on the ledger, and that a pack is denied as long as the ceilings do not permit its host.
 func TestConnectedPacks(t *testing.T) {
 	const token, key, login = "gh-t0ken-of-the-test", "vk-of-the-test", "l0gin-of-the-test"
 	var site *httptest.Server

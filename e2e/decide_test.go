@@ -187,7 +187,7 @@ func TestDecideBehindHistory(t *testing.T) {
 	round() // warm up
 	most := 2*empty + 5*time.Millisecond
 	long := round()
-	for range 10 { // a machine that runs other tests slows some rounds, a history all of them
+	for range 10 { // other load on the machine slows some rounds, but a history would slow all of them
 		if long <= most {
 			break
 		}

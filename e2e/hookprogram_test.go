@@ -15,7 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// hookHelpers returns the helpers whose sockets are below a folder.
+// hookHelpers returns the process ids of the helpers whose sockets are below a folder.
 func hookHelpers(t *testing.T, dir string) (pids []int) {
 	t.Helper()
 	list, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -33,10 +33,10 @@ func hookHelpers(t *testing.T, dir string) (pids []int) {
 	return pids
 }
 
-// TestHookProgram shows that binnacle-hook answers as 'binnacle hook run' does, by one
-// helper for all calls of an agent, also for two calls at once, after the helper was
-// killed, and while the mesh is away; that another token has a helper of its own; and that
-// the calls end as receipts in one chain.
+// TestHookProgram shows that one helper of binnacle-hook serves all calls with a token, also two at
+// once; that a new one is started after it was killed, and another one for another token; that a
+// document without a tool is an error; that calls are denied while the mesh is away; and that the
+// receipts of the calls are in one chain.
 func TestHookProgram(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	activateCoding(t, m, "guard")

@@ -20,7 +20,7 @@ type tokens struct {
 	Status  int    `json:"-"`
 }
 
-// grantAt sends a grant to the gateway at addr.
+// grantAt sends a form to a path of the gateway at addr, and returns the members of the response.
 func grantAt(t *testing.T, m *harness.Mesh, addr, path string, form url.Values) (out tokens) {
 	t.Helper()
 	x := m.As("")

@@ -25,9 +25,9 @@ type upstream struct {
 	stop      func() // ends the server
 }
 
-// newUpstream starts an MCP server with tools, a resource and a prompt, which supports
-// the protocol versions 2025-11-25 and 2026-07-28. It listens on the address listen,
-// such as 127.0.0.1:0.
+// newUpstream starts an MCP server with tools, a resource and a prompt, which supports the protocol
+// versions 2025-11-25 and 2026-07-28. It listens on the address listen, such as 127.0.0.1:0; host
+// is the host in its URL.
 func newUpstream(t testing.TB, listen, host string) *upstream {
 	t.Helper()
 	caps := &mcp.ServerCapabilities{}
@@ -136,8 +136,8 @@ func addServer(t *testing.T, m *harness.Mesh, settings string) {
 	}
 }
 
-// TestFederation adds an MCP server, and uses its tools, resources and prompts from
-// clients of both protocol versions. Each call must have its receipt.
+// TestFederation adds an MCP server, and uses its tools, resources and prompts from clients of both
+// protocol versions. A tool call, a read of a resource and a prompt must have a receipt.
 func TestFederation(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -240,8 +240,8 @@ func text(r *mcp.CallToolResult) string {
 	return t.Text
 }
 
-// checkReceipt checks that the receipt that a result names is one of the mcp-router, for a
-// call of the kind that succeeded.
+// checkReceipt checks that a result names a receipt of the mcp-router, and that it is the receipt
+// of a successful call of the kind.
 func checkReceipt(t *testing.T, m *harness.Mesh, meta mcp.Meta, kind string) {
 	t.Helper()
 	id, _ := meta["binnacle/receipt_id"].(string)

@@ -153,9 +153,9 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// TestSubscriptions shows that a client of each protocol version is notified of the changes
-// of a resource of a server, and not after it has unsubscribed. With one process per
-// service, the mesh has two instances of the mcp-router.
+// TestSubscriptions shows that a client of each protocol version is notified of the changes of a
+// resource of a server, and can unsubscribe. With one process per service, the mesh has two
+// instances of the mcp-router.
 func TestSubscriptions(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestSubscriptions(t *testing.T) {
 	}
 }
 
-// subscribed subscribes to a resource of an upstream.
+// subscribed subscribes to a resource of an upstream, waits for a notification, and unsubscribes.
 func subscribed(t *testing.T, m *harness.Mesh, up *upstream, version string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -274,8 +274,9 @@ func (l *loaded) lose(t *testing.T, n int, check func(dir string, at int, seed u
 	}
 }
 
-// check returns an error if the folder, which holds what was on disk after a loss of
-// power, lacks anything that had left the mesh before.
+// check returns an error if the ledger in the folder, which holds what was on disk after a loss of
+// power, is not a beginning of the ledger after the load, or if the folder lacks anything that had
+// left the mesh before.
 func (l *loaded) check(dir string, at int) error {
 	if l.power {
 		for _, of := range []string{"nats", "audit"} { // the next boot has another id

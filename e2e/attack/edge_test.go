@@ -108,7 +108,7 @@ var _ = register("12.1 body of the unentitled", func(t *testing.T, m *harness.Me
 		})
 	}
 	for _, path := range entrances(t, m) {
-		if slices.Contains(forms, path) { // these need no scope; all but one, no token
+		if slices.Contains(forms, path) { // these routes require no scope, and only /oauth/introspect requires a token
 			late(path, probe)
 			if path != "/oauth/introspect" {
 				late(path, "")

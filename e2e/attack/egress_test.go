@@ -66,7 +66,7 @@ func TestEgressEscapes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			open := newSite(t, "127.0.0.2:0", false)
 			_, port, _ := net.SplitHostPort(open.Listener.Addr().String())
-			inner := newSite(t, "127.0.0.1:"+port, false) // what a name may be rebound to
+			inner := newSite(t, "127.0.0.1:"+port, false) // at the address to which a name is rebound later
 			secure := newSite(t, "127.0.0.3:0", true)
 			_, securePort, _ := net.SplitHostPort(secure.Listener.Addr().String())
 			good, bad, link := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("169.254.169.254")

@@ -21,10 +21,10 @@ const (
 	suspended = "acme_attack_held"
 )
 
-// The edge, policy and the executors each refuse calls of a tenant that does not exist or
-// is suspended. The attack bypasses the edge with a gateway's identity, and policy with the
-// identity and the signing key of policy. A decision for the original tenant that is forged
-// in the same way has an effect, so it is the tenant alone that the executor refuses.
+// The edge, policy and the executors each refuse calls of a tenant that does not exist or is
+// suspended. The attack bypasses the edge with a gateway's identity, and policy with the identity
+// and the signing key of policy. A decision for the original tenant that is forged in the same way
+// has an effect, so the executor refuses the other decisions because of their tenants alone.
 var _ = register("14 foreign and suspended tenants", func(t *testing.T, m *harness.Mesh) {
 	foreign, err := m.CLI("token", "create", "--tenant", noTenant, "--actor", "admin", "--scope", "tools:call")
 	if err != nil {

@@ -143,9 +143,9 @@ func beyond(t *testing.T, w *rivalAt, plain, streamed []byte) {
 	add(row{Name: "edge, 20 chunks beyond the decision", Durability: "process", Clients: 1, Value: fmt.Sprintf("%.0f us CPU per stream", median(more)), Budget: "<= 400 us"})
 }
 
-// contender returns the gateway as one that is compared by requests with the given body.
-// If first is set, the time until the first byte of the response is measured. The budget
-// applies only to the mesh.
+// contender returns a contender that sends requests with the given body to the gateway. If first is
+// set, it measures the time until the first byte of the response, and otherwise until its end. The
+// budget applies only to the mesh.
 func (w *rivalAt) contender(body []byte, first bool, budget string) contender {
 	c := contender{name: w.name, durability: "none", call: func(client int) (time.Duration, error) {
 		return timed(w, fmt.Sprintf("s-edge-%d", client), body, first)

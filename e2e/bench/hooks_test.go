@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// hooked compares the hook before a tool that is allowed, as the small program and as the
-// command line, with an empty Go program that gets the same document. A hook contains the
+// hooked compares the hook before a tool that is allowed, run by binnacle-hook and by `binnacle
+// hook run`, with an empty Go program that gets the same document. The time of a hook includes the
 // decision of a mesh on this machine. The programs are run alternately.
 func hooked(t *testing.T) {
 	m := harness.One(t, harness.Options{})

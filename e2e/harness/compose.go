@@ -20,19 +20,17 @@ import (
 // a machine at a time.
 const project = "binnacle-e2e"
 
-// Compose starts docker-compose.yaml with the programs in bin, as a project of the test,
-// and waits until the mesh is ready. The options that concern services are written to
-// files of the configuration folder, m.Dir/config, which a user of compose would edit
-// (config/README.md). Containerd, Flags and Listen have no effect, and Bin affects only
-// m.CLI.
+// Compose starts docker-compose.yaml with the programs in bin, as a project of the test, and waits
+// until the mesh is ready. The options that concern services are written to files of the
+// configuration folder, m.Dir/config, which a user of compose would edit (config/README.md).
+// Containerd, Flags, Listen and Wrap have no effect, and Bin affects only m.CLI.
 //
-// Servers of the test listen on 127.0.0.1. If the llm document, the webhook or a variable
-// of Env contains 127.0.0.1:PORT, the address is replaced by the host's on the test's
-// network, on which a relay for the containers listens. NewLLM and NewProviders can
-// therefore be used on compose, too.
+// Servers of the test listen on 127.0.0.1. If the llm document, the webhook or a variable of Env
+// contains 127.0.0.1:PORT, the address is replaced by the host's on the test's network, on which a
+// relay for the containers listens. NewLLM and NewProviders can therefore be used on compose, too.
 //
-// m.Dir holds the keys (keys/, admin.token) and m.NATS is the address of the NATS server
-// for the host. m.CLI("trust", …) writes changed keys to the volumes of the services,
+// m.Dir holds the keys (keys/, admin.token) and m.NATS is the address of the NATS server for the
+// host. m.CLI("trust", …) writes changed keys to the volumes of the services,
 // m.Dir/volumes/SERVICE. ComposeCLI runs the commands that a user would type.
 func Compose(t testing.TB, o Options) *Mesh {
 	t.Helper()

@@ -72,7 +72,7 @@ type Options struct {
 	Noop       bool
 	LLM        string   // path of the llm document; empty = none
 	Env        []string // added to the environment of every process
-	Wrap       []string // command that is started instead of every process of a service, with the process's command line as its last arguments, which it executes (One and Processes only)
+	Wrap       []string // command that is started instead of each process, with the process's command line as its last arguments, which it must execute; no effect on compose
 	Capture    string   // how content is recorded: plain, encrypted, hashed or off; empty = as in Config, or else plain
 	Policies   []string
 	Power      bool
@@ -80,7 +80,7 @@ type Options struct {
 	Packs      string        // folder of packs; empty = bin/packs or, on compose, the packs in the image
 	Images     string        // folder of image archives and images.lock; empty = none. On compose it is copied; Images returns the copy
 	Webhook    string        // URL that is called for each call that waits for approval (One, OneUnready and Compose only)
-	TLS        bool          // TLS with certificates of the test, for which Cert returns the authority; on Cluster for HTTP only
+	TLS        bool          // TLS with certificates of the test, see Cert; on Cluster for HTTP only
 	Dir        string        // state folder; empty = a temporary folder of the test
 	Flags      []string      // additional flags for `binnacle up` (One and OneUnready only)
 	Config     string        // content of the configuration file, whose path Config returns; empty = the file is not written
@@ -99,8 +99,9 @@ type Mesh struct {
 	Addr    string
 	Dir     string
 	Token   string
-	// OperatorToken is the operator's token, for requests about the mesh as a whole. It is
-	// empty for a mesh of an earlier release whose cell is not open.
+	// OperatorToken is the operator's token, for requests about the mesh as a whole. It is empty if
+	// the state folder has none, as for a mesh of an earlier release whose cell is not open, and in
+	// the copies that As returns.
 	OperatorToken string
 	NATS          string // URLs of the NATS servers, separated by commas; empty for a mesh in one process without Options.Listen and for one from Attach
 

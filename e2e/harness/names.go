@@ -23,10 +23,11 @@ type Names struct {
 	queries map[string]int
 }
 
-// NewNames starts a DNS server. answers holds, by name, the addresses of the first response to
-// a query for IPv4 addresses, of the second one, and so on; the last one is repeated.
-// Responses to queries for IPv6 addresses hold those of the first response. The test must be
-// run by root: the processes see another /etc/resolv.conf in a mount namespace of their own.
+// NewNames starts a DNS server. answers holds, by name, lists of addresses: the first query for
+// IPv4 addresses gets those of the first list, the second query those of the second list, and so
+// on; the last list is repeated. A query for IPv6 addresses gets those of the first list. The test
+// must be run by root: the processes see another /etc/resolv.conf in a mount namespace of their
+// own.
 func NewNames(t testing.TB, answers map[string][][]netip.Addr) *Names {
 	t.Helper()
 	n := &Names{answers: answers, queries: map[string]int{}}

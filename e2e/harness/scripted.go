@@ -55,8 +55,8 @@ func (s *Scripted) Requests() []string {
 // callID returns the id of the call of a step, as clients send it back.
 func callID(step int) string { return fmt.Sprintf("call_step%d", step) }
 
-// take records the request, and returns the index of the step to make now, or -1 if the
-// answer is text.
+// take records a request that offers tools, and the results in it. It returns the index of the next
+// step, or -1 if the answer is text.
 func (s *Scripted) take(body []byte) int {
 	var q struct {
 		Tools    []json.RawMessage

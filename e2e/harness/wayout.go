@@ -78,8 +78,8 @@ func (w *WaysOut) requests() []Raw {
 	), w.Raw...)
 }
 
-// Try makes the attempts in a tier, and fails the test if one has another result than
-// expected.
+// Try makes the attempts in a tier. It fails the test if one has another result than expected, or
+// if the pack finds a socket in its sandbox.
 func (w *WaysOut) Try(t *testing.T, m *Mesh, tier string) {
 	t.Helper()
 	raw := w.requests()

@@ -62,7 +62,7 @@ func proxy() (net.Conn, error) {
 	return c, err
 }
 
-// raw sends bytes to the proxy, and returns what it answers.
+// raw sends bytes to the proxy, and returns the beginning of its answer, or the text of an error.
 func raw(text string) string {
 	c, err := proxy()
 	if err != nil {
@@ -84,7 +84,8 @@ func raw(text string) string {
 	return string(answer)
 }
 
-// dial connects past the proxy and sends a byte.
+// dial connects past the proxy, sends a byte and waits for one. It returns "connected", or the text
+// of an error after "error: ".
 func dial(network, address string) string {
 	c, err := net.DialTimeout(network, address, patience)
 	if err != nil {
@@ -101,7 +102,8 @@ func dial(network, address string) string {
 	return "connected"
 }
 
-// handshake makes a TLS handshake in a tunnel, with a server name that may be another.
+// handshake makes a TLS handshake through a tunnel, with a server name that may differ from the
+// tunnel's host. It returns "connected" or a description of the failure.
 func handshake(tunnel, name string) string {
 	c, err := proxy()
 	if err != nil {

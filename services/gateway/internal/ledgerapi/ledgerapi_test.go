@@ -370,7 +370,7 @@ func TestTenantEvidence(t *testing.T) {
 		may("another's, by an operator", edgetest.Other, op, true)
 		may("the cell's, by an operator", contract.CellTenant, op, true)
 		may("another's, by an operator without the scope", edgetest.Other, m.TokenIn(contract.CellTenant, "op", token.Audit), false)
-		for _, tenant := range []string{edgetest.Other, contract.CellTenant, "x_y_z"} { // the route does not admit them
+		for _, tenant := range []string{edgetest.Other, contract.CellTenant, "x_y_z"} { // the route does not admit this caller
 			if r := get(tenant, stranger); r.Code != 403 || r.Doc["error"].(map[string]any)["reason_code"] != contract.ReasonOperatorRequired {
 				t.Errorf("%s, by a stranger in the cell: %d %s", tenant, r.Code, r.Body)
 			}

@@ -27,8 +27,8 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// TestReferences checks that every reference of the document leads to a component, that no
-// schema is unused, and that operations with the scope "" alone need no credential.
+// TestReferences checks that every reference of the document leads to a component, that no schema
+// is unused, and that exactly the operations with the scope "" need no credential.
 func TestReferences(t *testing.T) {
 	var doc struct {
 		Components map[string]map[string]any
