@@ -273,7 +273,8 @@ func (g *goFile) refOf(ref string) (string, error) {
 	return "query." + d.Title, nil
 }
 
-// structOf writes the struct type for an object, once per title.
+// structOf writes the struct type for an object, once per title. An object without a
+// description is an error.
 func (g *goFile) structOf(n *node) error {
 	if g.done[n.Title] {
 		return nil

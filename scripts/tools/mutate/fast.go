@@ -77,9 +77,10 @@ type listed struct {
 }
 
 // build builds the tests of the package in dir once, with every mutant that a program can
-// choose at run time: an instrumented file evaluates the changed operator if its number is
-// in the environment. It writes to the folder out the program test and the files of the
-// package unchanged. Mutants in neither numbers nor broken must be compiled.
+// choose at run time: an instrumented file evaluates the changed operator if its number
+// is in the environment. It writes to the folder out the program test and the files of
+// the package unchanged. Mutants in neither numbers nor broken must be compiled. build
+// returns an error if the tests of the instrumented package fail without a mutant.
 func (in *instrumenter) build(real, dir, out string) error {
 	own, exports, err := list(real, dir)
 	if err != nil {

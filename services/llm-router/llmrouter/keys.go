@@ -110,11 +110,11 @@ func (r *rotation) of(tenant string) *turns {
 	return t
 }
 
-// pick returns the name of a tenant's next usable key for a model, which is "" for a
-// provider without keys; the caller must then call report or rest with this tenant and
-// name. If no key is usable, pick returns a failure with the time to wait until one may
-// be usable: fault.RateLimited if at least one key is at its rate limit, or else
-// fault.ProviderUnavailable.
+// pick returns the name of a tenant's next usable key for a model. The name is "" for a
+// provider without keys. After the request, the caller must call report or rest with this
+// tenant and name. If no key is usable, pick returns a failure with the time to wait
+// until one may be usable: fault.RateLimited if at least one key is at its rate limit, or
+// else fault.ProviderUnavailable.
 func (r *rotation) pick(now time.Time, tenant, model string) (string, *provider.Failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -208,7 +208,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 }
 
 // registered returns all tools that the service registers. It returns an error that names
-// the member if one of ClientTools is invalid or has the name of another.
+// the member if one of ClientTools is invalid or has the name of another tool.
 func (s *Service) registered() ([]contract.Tool, error) {
 	tools := s.tools()
 	var checker toolschema.Checker

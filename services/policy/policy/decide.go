@@ -148,19 +148,20 @@ func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Deci
 	return err
 }
 
-// append records a decision that is not a denial, after its reservation is on the
-// ledger. If the decision is an ALLOW that was made with cached labels, the append
-// expects the sequence of the event with those labels; append returns errMoved if there
-// is a newer one. An ALLOW of a proposal with early set is not stored if the cell is opened
-// by then: append then waits until the state has applied that, and returns errMoved. It
-// returns nil if another delivery of the proposal was decided first.
+// append records a decision that is not a denial. It first calls reserved, and returns
+// the error of reserved if there is one. If the decision is an ALLOW that was made with
+// cached labels, the append expects the sequence of the event with those labels; append
+// returns errMoved if there is a newer one. An ALLOW of a proposal with early set is not
+// stored if the cell is opened by then: append then waits until the state has applied
+// that, and returns errMoved. It returns nil if another delivery of the proposal was
+// decided first.
 func (d *decider) append(ctx context.Context, p *proposal, decision *contract.Decision, ev *contract.Event, reserved func() error) error {
 	ev.ID = decision.ID
 	b, err := ev.Encode()
 	if err != nil {
 		return err
 	}
-	if err := reserved(); err != nil { // last, so that the append of the reservation overlaps with the signing
+	if err := reserved(); err != nil { // last, so that the allotment is checked right before the append
 		return err
 	}
 	own := func(e *contract.Event) bool {

@@ -37,8 +37,8 @@ type labelled struct {
 }
 
 // errMoved is returned if the facts of a decision no longer match the ledger: the session
-// has newer labels than those in the facts, the result of the call's reservation differs
-// from that in the facts, or the cell was opened. The call is then decided again.
+// has newer labels than those in the facts, the allotment from which the call's amounts
+// are drawn was closed, or the cell was opened. The call is then decided again.
 var errMoved = errors.New("the ledger has changed since the facts of the decision were collected")
 
 // reaching returns the labels of all data that can have caused a call: of its session,

@@ -88,7 +88,7 @@ type body struct {
 	stop     json.RawMessage
 	format   json.RawMessage
 	max      int64
-	maxNew   int64 // max_completion_tokens, which takes precedence over max_tokens
+	maxNew   int64 // max_completion_tokens, which takes precedence over max_tokens unless it is 0
 	options  struct{}
 	thinking struct {
 		Budget int64 `json:"budget_tokens"`

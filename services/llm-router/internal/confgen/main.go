@@ -62,10 +62,10 @@ func main() {
 	}
 }
 
-// walk writes a table row for each member of the struct type name, including the members
-// of embedded types. If the type of a member is a struct in types, or a list of one,
-// walk also writes the rows of its members. at is the path of the object in the
-// document, followed by a dot, or "" for the document itself.
+// walk writes a table row for each member of the struct type that types has under name, including
+// the members of embedded types. If the type of a member is a struct in types, or a list of such
+// structs, walk also writes the rows of its members. at is the path of the object in the document,
+// followed by a dot, or "" for the document itself.
 func walk(b *bytes.Buffer, name, at string) {
 	st := types[name]
 	if st == nil {
@@ -108,10 +108,10 @@ func pkgOf(name string) string {
 	return ""
 }
 
-// describe returns the name of a type in the reference, the name under which types may
-// contain the type or, for a list, its element type, and whether it is a list. The
-// second result is "" for a map and for an anonymous struct. pkg is the prefix that
-// types uses for the package in which the type is used.
+// describe returns three values for a type: its name in the reference; the key under which types
+// may contain it or, for a list, its element type; and whether it is a list. The key is "" for a
+// map, for an anonymous struct and for a type that describe does not support. pkg is the prefix
+// that types uses for the package in which the type is used.
 func describe(e ast.Expr, pkg string) (typ, elem string, list bool) {
 	switch t := e.(type) {
 	case *ast.Ident:

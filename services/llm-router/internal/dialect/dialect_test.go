@@ -52,7 +52,8 @@ func TestFit(t *testing.T) {
 }
 
 // TestHints shows that the members in hints are kept in requests to APIs that accept
-// them, and removed from requests to other APIs.
+// them, and removed from requests to other APIs; that an unknown member is kept; and that
+// Request returns an error for a request that Fit rejects.
 func TestHints(t *testing.T) {
 	for _, defined := range []bool{true, false} {
 		r := &ir.Request{Extra: extra(append(slices.Clone(hints), "x_odd")...)}

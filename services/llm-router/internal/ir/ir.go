@@ -141,8 +141,8 @@ func FromURL(url string) *Media {
 	return &Media{URL: url}
 }
 
-// ToolDef is a tool that the model may call: a function with a schema, a custom tool
-// that takes text, or a tool that the provider runs itself.
+// ToolDef is a tool that the model may call: a function with a schema, a custom tool that takes
+// text, or a tool that only the caller's API defines.
 type ToolDef struct {
 	Name        string
 	Namespace   string
@@ -187,7 +187,7 @@ type Response struct {
 type Answer struct {
 	Parts    []Part
 	Finish   string
-	StopSeq  string // the stop sequence that ended the answer; "" if none did
+	StopSeq  string // the stop sequence that ended the answer; "" if none did or if the provider does not report it
 	LogProbs json.RawMessage
 }
 

@@ -60,8 +60,8 @@ func article(value string) string {
 	return "a " + value
 }
 
-// TakeAll calls Take for each pair of a name and a destination, and returns the first
-// error. It ignores an odd argument at the end.
+// TakeAll calls Take for each pair of a name and a destination, and returns the first error. It
+// ignores a name at the end that has no destination.
 func (m Members) TakeAll(pairs ...any) error {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if err := m.Take(pairs[i].(string), pairs[i+1]); err != nil {

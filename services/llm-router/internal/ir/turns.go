@@ -36,8 +36,8 @@ func (t *Turns) Put(e Event) []Event {
 	return nil
 }
 
-// place returns the queue for an event: the queue of its tool call, a new one for a new
-// tool call, or the one for events between two tool calls.
+// place returns the queue for an event: the queue of its tool call, a new one for a tool call that
+// has none, or the one for events between two tool calls.
 func (t *Turns) place(e *Event) *queue {
 	if e.Kind == CallArgs && t.calls[e.Index] != nil {
 		return t.calls[e.Index]
@@ -63,8 +63,8 @@ func (t *Turns) queue() *queue {
 	return q
 }
 
-// turn records that an event is sent: CallBegin makes its call the current one, and
-// CallArgs adds to the arguments of the current call.
+// turn records that an event is sent: CallBegin makes its call the current one, and CallArgs of the
+// current call adds to the arguments of that call.
 func (t *Turns) turn(e *Event) {
 	switch {
 	case e.Kind == CallBegin:
@@ -74,7 +74,8 @@ func (t *Turns) turn(e *Event) {
 	}
 }
 
-// next returns the queued events that can be sent once the current call is complete.
+// next returns the queued events that can be sent now. It returns nil if the arguments of the
+// current call are not complete.
 func (t *Turns) next() (out []Event) {
 	for len(t.waiting) > 0 && t.args.whole() {
 		q := t.waiting[0]

@@ -32,7 +32,8 @@ func Content[T any](raw json.RawMessage, read func(*T) (Part, error)) ([]Part, e
 	return out, nil
 }
 
-// ErrUnknownType is the error of a part whose type the dialect does not support.
+// ErrUnknownType is wrapped by the error for a part of a type that the dialect does not support, if
+// Output is to omit such parts.
 var ErrUnknownType = errors.New("is unknown")
 
 // Output is Content for the content of a response. It omits the parts for which the

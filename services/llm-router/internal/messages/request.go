@@ -251,9 +251,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// buildTools returns the tools. A tool that a provider runs itself is included as the
-// caller wrote it if it has a name, as such tools have in this API; otherwise it is
-// omitted.
+// buildTools returns the tools. A tool with Hosted is included as the caller wrote it if it has a
+// name, as such tools have in this API; otherwise it is omitted.
 func buildTools(defs []ir.ToolDef) (tools []any) {
 	for i := range defs {
 		t := &defs[i]

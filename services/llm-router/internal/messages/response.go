@@ -227,9 +227,9 @@ func (d *Decoder) begin(e *event) []ir.Event {
 	return out
 }
 
-// open decodes the beginning of a block: a tool call without its arguments, or the text
-// or thinking that the block already contains. It returns nothing for a block of an
-// unknown type or without content.
+// open decodes the beginning of a block: a tool call without its arguments, or the text or thinking
+// that the block already contains. It returns nothing for other blocks, such as those of an unknown
+// type.
 func (d *Decoder) open(e *event) ([]ir.Event, error) {
 	if e.Block == nil {
 		return nil, nil

@@ -110,7 +110,7 @@ func (f *Failure) explain(what, text string) {
 // dialect finds no message in it.
 const maxMessage = 512
 
-// refused returns the failure for an error status from the provider.
+// refused returns the failure for a response with a status from 300.
 func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 	if canon.CheckDepth(body) != nil {
 		body = nil

@@ -54,10 +54,10 @@ type tool struct {
 	Tools       []json.RawMessage `json:"tools"`
 }
 
-// ParseRequest decodes a request. Instructions become the first message. An error
-// about a member begins with its path. The members store, include, truncation,
-// background, stream_options, conversation and client_metadata are dropped. All other
-// members that ParseRequest does not decode are in Extra.
+// ParseRequest decodes a request. Instructions become the first message. An error about a
+// member begins with its path. The members previous_response_id, store, include,
+// truncation, background, stream_options, conversation and client_metadata are dropped.
+// All other members that ParseRequest does not decode are in Extra.
 func ParseRequest(body []byte) (*ir.Request, error) {
 	m, err := ir.Split(body)
 	if err != nil {
@@ -329,7 +329,8 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 }
 
 // buildTools returns the tools. The tools of one namespace are combined into one tool at
-// the position of the first of them. It omits tools that another provider runs.
+// the position of the first of them. It omits tools with Hosted, which only the caller's
+// API defines.
 func buildTools(defs []ir.ToolDef) (tools []any) {
 	byNamespace := map[string]ir.Obj{}
 	for i := range defs {

@@ -313,7 +313,8 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	return nil, nil
 }
 
-// created decodes the first event and resets the decoder.
+// created decodes response.created, the first event, and resets the state of the tool
+// calls.
 func (d *Decoder) created(e *event) ([]ir.Event, error) {
 	d.calls, d.delta = map[int]int{}, map[int]bool{}
 	var r response

@@ -56,8 +56,8 @@ type change struct {
 	name   string                    // name of the event
 }
 
-// wants returns false if apply would ignore the entry with this subject and data. It does
-// not decode the data as a whole.
+// If wants returns false, apply would ignore the entry with this subject and data. wants
+// does not decode the data as a whole.
 func (k *book) wants(subject string, data []byte) bool {
 	switch name := eventOf(subject); {
 	case name == contract.EventEffectRecorded:
@@ -69,7 +69,8 @@ func (k *book) wants(subject string, data []byte) bool {
 	return true
 }
 
-// eventOf returns the token of a subject that names the event.
+// eventOf returns the token of a subject that names the event, or "" if the subject has
+// too few tokens.
 func eventOf(subject string) string {
 	parts := strings.SplitN(subject, ".", 6)
 	if len(parts) < 6 {
@@ -94,7 +95,7 @@ func (k *book) apply(e *contract.Event) (c change, err error) {
 	return c, k.ledger(e, &c)
 }
 
-// ledger applies an event of a budget ledger.
+// ledger applies an event of a budget ledger. It ignores events with other names.
 func (k *book) ledger(e *contract.Event, c *change) error {
 	var err error
 	s := k.in(e.Tenant)
@@ -161,7 +162,7 @@ func (k *book) draw(e *contract.Event, c *change) error {
 	return nil
 }
 
-// settle applies the outcome of a call.
+// settle applies the outcome of a call. It ignores a call without drawn amounts.
 func (k *book) settle(e *contract.Event, c *change) error {
 	at := limit.Call{Tenant: e.Tenant, ID: e.CallID}
 	ledger, ok := k.calls[at]

@@ -83,8 +83,9 @@ func (x *place) advance() {
 	}
 }
 
-// Apply applies the next entry that Filters select. It skips entries that are not valid
-// events. An error means that the data of an event of policy cannot be decoded.
+// Apply applies the next entry that Filters select. It skips entries that were applied
+// before and entries that are not valid events. An error means that the data of an event
+// of policy cannot be decoded.
 func (x *Ledgers) Apply(en eventlog.Entry) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

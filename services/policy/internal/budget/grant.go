@@ -19,8 +19,8 @@ const (
 	// lease is the time within which an instance must return what another one recalls. After
 	// that, the instance that recalled closes the allotment of the other one.
 	lease = 2 * time.Second
-	// maxRecalls is the maximum number of recalls of unused amounts for one request. Further
-	// ones are needed if other instances take the returned amounts first.
+	// maxRecalls is the maximum number of recalls of unused amounts for one request. More
+	// than one is needed if other instances take the returned amounts first.
 	maxRecalls = 4
 	// idAllotment is contract.IDAllotment without its hyphen.
 	idAllotment = "al"
@@ -30,7 +30,7 @@ const (
 // amounts, to recall those of other instances, and to return its own.
 type share struct {
 	*Ledger
-	hold     *limit.Holding    // of the instance's allotment; nil = it has none
+	hold     *limit.Holding    // holding of the instance's allotment; nil if the instance has no allotment
 	recalled []events.Block    // accounts whose unused amounts other instances have recalled and this instance has not returned yet; see answer
 	returned map[string]uint64 // sequence of the last allotment_returned, by allotment
 }
@@ -250,7 +250,8 @@ func (b *share) unusedLocked(blocks []events.Block, after uint64) (own, others [
 	return own, others
 }
 
-// close closes an allotment unless it is closed.
+// close appends the event that closes an allotment. It does nothing if the allotment is
+// closed.
 func (b *share) close(ctx context.Context, id string) error {
 	return b.change(ctx, func() (string, canon.Document) {
 		if b.state().Holder(id) == "" {

@@ -58,7 +58,7 @@ type Ledger struct {
 	limits limit.Limits
 
 	requests chan request
-	outcomes chan limit.Outcome // of reservations that releases before 0.6 made; made before serve is called
+	outcomes chan limit.Outcome // outcomes of calls with reservations of releases before 0.6; created before serve is called
 
 	begin func() (done func()) // starts the ledger if it is not running, and prevents it from ending when idle until done is called
 	idle  time.Duration        // time after which serve returns if nothing happens; 0 = never

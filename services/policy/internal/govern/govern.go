@@ -194,8 +194,8 @@ func (x span) at(lamport uint64, now string) bool {
 	return x.from <= lamport && (x.to == 0 || lamport < x.to) && (x.expires == "" || now == "" || now < x.expires)
 }
 
-// Dump returns the canonical form of the state without the freeze, lines of JSON in a
-// fixed order, which is part of the view policy.state.
+// Dump returns the canonical form of the state without the freeze and the logins: lines
+// of JSON in a fixed order. It is part of the view policy.state.
 func (s *State) Dump() []byte {
 	b := s.dumpIdentities(nil)
 	for _, g := range s.Emergencies.List() {

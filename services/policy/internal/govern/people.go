@@ -257,7 +257,9 @@ type revokeRoleArgs struct {
 	Role      string `json:"role"`
 }
 
-// revokeRole ends a role that the principal holds at the time of the call.
+// revokeRole ends a role that the principal holds at the time of the call. The call is
+// rejected if the caller may not change the role (see mayChange), or if the principal is
+// the last owner and the role is that of owners.
 func revokeRole(s *State, c *Caller, a *revokeRoleArgs) (Fact, error) {
 	if !s.People.holds(a.Principal, a.Role, c.now()) {
 		return none, fmt.Errorf("role: %s does not hold %s", a.Principal, a.Role)

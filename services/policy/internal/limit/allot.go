@@ -130,8 +130,8 @@ func (s *State) Settle(o Outcome, by string) bool {
 	return true
 }
 
-// policy is the service that may record the outcome of a call that it has allowed to
-// another service; see Settle.
+// policy is the service that may record the outcome of a call although another service
+// executes it; see Settle.
 const policy = "policy"
 
 // concurrent is the window of limits on amounts that are reserved at the same time.
@@ -373,8 +373,9 @@ type plan struct {
 	planned map[Call]int // index of the request that is granted, by call
 }
 
-// terms are what bounds the enlargement of a block that is taken: the maximum of the
-// limit, and what the first request needs.
+// terms bounds the enlargement of a block that is taken. most is the maximum of the
+// limit, or 0 if a forced request takes from the block. need is what the first request
+// needs.
 type terms struct{ most, need int64 }
 
 // again returns the fact of a call that has a grant, an open reservation or drawn
@@ -449,7 +450,7 @@ func (p *plan) left(k key, most int64) int64 {
 }
 
 // grant draws a block, and takes what the allotment lacks. most is the maximum of the
-// limit.
+// limit, or 0 for a forced request.
 func (p *plan) grant(b events.Block, most int64) {
 	k := key{b.Account, b.Window}
 	lack := b.Amount - p.have(k)

@@ -142,7 +142,8 @@ func Decide(s *State, limits Limits, now time.Time, requests []Request, outcomes
 	return ev, facts
 }
 
-// once returns a function that calls limits at most once in succession for a tenant.
+// once returns a function with the results of limits. It calls limits only if the tenant
+// differs from that of the preceding call.
 func once(limits Limits) Limits {
 	var of string
 	var last []guard.Limit

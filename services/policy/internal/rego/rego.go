@@ -199,8 +199,8 @@ func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error)
 }
 
 // answerOf converts an answer, and sets the defaults of its approval rule. It returns an
-// error for unknown members, for an invalid verdict, reason code, obligation or approval
-// rule, and for an approval rule with a verdict other than ESCALATE.
+// error for unknown members, for an invalid verdict, reason code, egress rule, obligation
+// or approval rule, and for an approval rule with a verdict other than ESCALATE.
 func answerOf(m map[string]any) (guard.Answer, error) {
 	var doc struct {
 		Verdict  string                 `json:"verdict"`

@@ -29,7 +29,7 @@ import (
 type Basis struct {
 	Tool     *contract.Tool   // nil = the tool is unknown
 	Ceilings *guard.Ceilings  // nil = no ceilings, so the call is denied
-	Bundles  []*rego.Engine   // bundles in the order in which they are evaluated; Facts.OwnBundles of the last ones are the tenant's own
+	Bundles  []*rego.Engine   // bundles in the order in which they are evaluated; the last Facts.OwnBundles of them are the tenant's own
 	Overlays []*guard.Overlay // overlays that apply to the call
 	Digests  contract.PolicyDigests
 	Rules    toolschema.Rules // how the tool's input schema is applied

@@ -33,7 +33,7 @@ type View struct {
 	cell    *cell
 	created *contract.Event     // event that created the tenant; nil for the original tenant and the cell's own
 	own     stack.Stack         // documents that the tenant's events put in force; has no ceilings
-	inForce stack.Stack         // own over the cell's documents, unless own is empty
+	inForce stack.Stack         // documents of the cell and of own; not used if own is empty, see stack
 	waiting map[string]*Waiting // calls that wait for votes, by call id
 }
 

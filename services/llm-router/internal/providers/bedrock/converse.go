@@ -107,9 +107,9 @@ func BuildRequest(r *ir.Request) ([]byte, error) {
 	return o.Bytes()
 }
 
-// inference returns the member inferenceConfig: the maximum length of the answer, the
-// stop sequences and the sampling. It adds members that only some families of models
-// accept to more, and an effort, if there is one, to output.
+// inference returns the member inferenceConfig: the maximum length of the answer, the stop
+// sequences and the sampling. It adds members that only some families of models accept to more, and
+// the effort for a Claude model, if there is one, to output.
 func inference(r *ir.Request, more, output ir.Obj) ir.Obj {
 	sampling, limit := think(r, more, output)
 	c := ir.Obj{}
@@ -234,8 +234,8 @@ func buildBlocks(parts []ir.Part, files names) (out []block, err error) {
 	return out, nil
 }
 
-// buildBlock returns the block for a part. ok is false for empty text and for thinking
-// without a signature, which the API would reject. Audio, and images and files by URL or
+// buildBlock returns the block for a part. ok is false for empty text and for thinking that is
+// neither signed nor redacted, which the API would reject. Audio, and images and files by URL or
 // id, are an error.
 func buildBlock(p *ir.Part, files names) (b block, ok bool, err error) {
 	switch p.Type {

@@ -91,8 +91,8 @@ var (
 	modes = map[string]string{"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
 )
 
-// declare returns the tools as function declarations. It omits tools that another
-// provider runs.
+// declare returns the tools as function declarations. It omits tools with Hosted, for
+// which the API has no equivalent.
 func declare(tools []ir.ToolDef) (decls []ir.Obj) {
 	for i := range tools {
 		t := &tools[i]
