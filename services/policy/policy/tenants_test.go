@@ -379,8 +379,8 @@ func TestTenantCallAgain(t *testing.T) {
 	})
 }
 
-// TestTenantCalls shows that the calls about tenants take effect on the next decision, and
-// that they are rejected for tenants other than the cell's own, and before the cell is
+// TestTenantCalls shows that the calls about tenants take effect on the next decision,
+// and that they are rejected in tenants other than the cell's own, and before the cell is
 // opened.
 func TestTenantCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {

@@ -59,7 +59,8 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// TestNames shows that the flat name of a tool identifies the tool and its namespace.
+// TestNames shows that Unflatten finds a tool and its namespace by the flat name, and
+// that it leaves other names unchanged.
 func TestNames(t *testing.T) {
 	r := &Request{Tools: []ToolDef{{Name: "b", Namespace: "a"}, {Name: "free", Custom: json.RawMessage("null")}}}
 	for name, want := range map[string]string{"a__b": "a/b false", "free": "/free true", "other": "/other false", "b": "/b false"} {
@@ -75,8 +76,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestMembers shows that taking a member removes it and that the other members remain.
-// An error names the member and contains no type name of Go.
+// TestMembers shows that taking a member removes it, that the other members remain, and
+// that null leaves the destination unchanged. An error names the member and contains no
+// type name of Go. Documents that are not objects are errors.
 func TestMembers(t *testing.T) {
 	m, err := Split([]byte(`{"a":1,"b":null,"c":"x","d":[1]}`))
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 )
 
-// TestDump shows that members without a value are omitted and that members are sorted.
+// TestDump shows that members without a value are omitted, that members are sorted, and
+// that a value that cannot be encoded becomes the text of the error.
 func TestDump(t *testing.T) {
 	got := Dump(ir.Usage{In: 3, Known: true}, map[string]any{"b": "", "a": []any{map[string]any{"x": 0, "y": 1}}, "c": nil, "d": false})
 	if want := "{\"In\":3,\"Known\":true}\n{\"a\":[{\"y\":1}]}\n"; string(got) != want {

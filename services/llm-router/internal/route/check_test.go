@@ -79,8 +79,8 @@ func TestNames(t *testing.T) {
 
 // TestCosts shows that costs are rounded up, that tokens read from or written to a cache
 // are charged at their own price, and that cached tokens are charged at the input price
-// if they have none. For a model without an entry, Cost and Worst report no price and
-// Limits no limit of the output.
+// if the model has no price for them. For a model without an entry, Cost and Worst report
+// no price and Limits no limit of the output.
 func TestCosts(t *testing.T) {
 	table := Table{Prices: Prices{Models: []Price{{Model: "a/m", Input: 3_000_000, Cached: 300_000, CacheWrite: 4_000_000, Output: 15_000_000, MaxOutput: 7}, {Model: "a/plain", Input: 1, Output: 1}}}}
 	for _, c := range []struct {

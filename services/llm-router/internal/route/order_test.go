@@ -28,9 +28,9 @@ func TestDrawn(t *testing.T) {
 	}
 }
 
-// TestOrder shows the order of each strategy. A sticky virtual model selects the same
-// target for a session whatever the random number is; for requests without a session the
-// random number selects the target.
+// TestOrder shows the order of the strategies order, latency and weighted. A sticky
+// virtual model selects the same target for a session whatever the random number is; for
+// requests without a session the random number selects the target.
 func TestOrder(t *testing.T) {
 	targets := []Target{{Model: "p/a"}, {Model: "p/b"}, {Model: "p/c"}}
 	latency := func(id string) int64 { return map[string]int64{"p/a": 30, "p/b": 10, "p/c": 20}[id] }

@@ -223,8 +223,9 @@ func of(t *testing.T, log eventlog.Log, name string) (n int) {
 }
 
 // TestNeverOverspent shows that exactly as many calls are granted as the limit permits,
-// although 64 clients use three instances and acknowledgements are lost, that the limit is
-// used to its last unit, and that all instances and a View of the same events agree.
+// although 64 clients use three instances and acknowledgements are lost, that the limit
+// is used to its last unit, that all instances and a View of the same events agree, and
+// that at most one block is taken for two granted calls.
 func TestNeverOverspent(t *testing.T) {
 	const most = 500
 	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: most, Window: "total"}, {ID: "s", Level: "session", Measure: "calls", Max: most + 1, Window: "day"}}
@@ -276,7 +277,9 @@ func TestNeverOverspent(t *testing.T) {
 }
 
 // TestUnusedIsRecalled shows that a call is refused only when no instance has unused
-// amounts: one instance uses what another one has taken and does not use.
+// amounts: one instance uses what another one has taken and does not use, without waiting
+// for lease and without closing an allotment. A second delivery of a call that another
+// instance has allowed draws nothing.
 func TestUnusedIsRecalled(t *testing.T) {
 	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 100, Window: "total"}}
 	bubble(t, 2, total, func(ctx context.Context, log *flaky, ms []*Ledgers) {

@@ -20,7 +20,8 @@ func known(layer, name string) *Known {
 // TestReferences shows that a name that does not exist is an error in the document to
 // activate, unless it is a session or a function of a client, and that an overlay that
 // has expired is an error. The error contains the name and, in most cases, existing
-// names.
+// names. In other documents, or if Lenient is set, a name that does not exist is no
+// error.
 func TestReferences(t *testing.T) {
 	rule := func(change func(*guard.OverlayRule)) *guard.Overlay {
 		r := guard.OverlayRule{Kinds: []string{"tool.*"}, Reason: "ESCALATE_A", Verdict: contract.Escalate, Approval: &contract.ApprovalRule{Quorum: 1, Roles: []string{"finance"}, TimeoutMS: 1000}}
@@ -105,8 +106,8 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestSuggestion shows which existing names a message contains: the most similar one, or
-// the first eight and the number of the others.
+// TestSuggestion shows which existing names a message contains, the most similar one, or
+// the first eight and the number of the others, and the distances of some texts.
 func TestSuggestion(t *testing.T) {
 	names := strings.Split("aa bb cc dd ee ff gg hh ii", " ")
 	for _, c := range []struct {

@@ -51,8 +51,8 @@ func TestKeyFacts(t *testing.T) {
 	}
 }
 
-// TestKeyLimits shows the limits of keys: those that are set, of the keys that are not
-// revoked.
+// TestKeyLimits shows that Limits returns the budgets that are set, of the keys that are
+// not revoked.
 func TestKeyLimits(t *testing.T) {
 	x := Keys{made: map[string]*virtualKey{
 		"b": {VirtualKeyCreated: events.VirtualKeyCreated{ID: "b", BudgetUSDMicros: 7, BudgetWindow: "day"}},

@@ -111,9 +111,10 @@ func TestLogins(t *testing.T) {
 	d.refused(err, "not a registered person")
 }
 
-// TestRepeatedRefresh shows that the refresh token which the last renewal replaced renews the
-// login once more within repeatWithin, and that it, or the token that it was exchanged for
-// before, ends the login afterwards.
+// TestRepeatedRefresh shows that the refresh token which the last renewal replaced renews
+// the login once more within repeatWithin. If it is then used a third time, or the token
+// of the first renewal is used after repeatWithin, the login ends. The token of the
+// second renewal renews the login.
 func TestRepeatedRefresh(t *testing.T) {
 	for last, c := range map[string]struct {
 		used string

@@ -103,7 +103,8 @@ func TestHolding(t *testing.T) {
 	}
 }
 
-// TestOver checks at which time a window has ended.
+// TestOver checks at which time a window has ended, and the bounds of the last month of a
+// year.
 func TestOver(t *testing.T) {
 	s := State{now: "2026-03-01T00:00:00.000Z"}
 	for window, want := range map[string]bool{

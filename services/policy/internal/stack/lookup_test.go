@@ -248,8 +248,9 @@ func TestEstimateBounds(t *testing.T) {
 	}
 }
 
-// TestSplitErrors checks that the error of open is returned, and that a document of the
-// configuration which is in force is not opened.
+// TestSplitErrors checks that Split returns the error of open, that it does not open a
+// document of the configuration which is in force, and that documents of other sources
+// remain the tenant's own. It also checks that History.configured compares the digest.
 func TestSplitErrors(t *testing.T) {
 	failed := errors.New("not stored")
 	open := func(*contract.Activated) (any, error) { return nil, failed }
