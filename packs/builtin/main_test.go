@@ -18,8 +18,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// site is a local server with the services that packs use: a web site, SearXNG's JSON API,
-// GitHub's REST API, and the API of a mesh with a model whose text is completion.
+// site starts a local server with the services that packs use: a web site, SearXNG's JSON
+// API, GitHub's REST API, and the API of a mesh with a model whose text is completion. It
+// sets the variables from which packs read the addresses of these services.
 func site(t *testing.T, completion string) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()

@@ -14,7 +14,7 @@ import (
 )
 
 // mesh starts a mesh with the tools git.log and git.show, whose model returns text. It
-// returns a function that returns the last request to the model.
+// returns a function that returns the body of the last request to the model.
 func mesh(t *testing.T, text string) func() string {
 	t.Helper()
 	var asked string

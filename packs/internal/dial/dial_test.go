@@ -12,7 +12,7 @@ import (
 )
 
 // TestContext opens a connection through a proxy to a server that sends the first message,
-// and one that the proxy refuses.
+// and checks the errors of two connections that the proxy refuses.
 func TestContext(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -19,8 +19,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestIsHTML checks which documents are HTML, by their name or, without one, by their
-// beginning.
+// TestIsHTML checks which documents are HTML, by the extension of their name or, if
+// there is none, by their beginning.
 func TestIsHTML(t *testing.T) {
 	for _, c := range []struct {
 		name, body string

@@ -42,7 +42,7 @@ func TestSend(t *testing.T) {
 func TestFailures(t *testing.T) {
 	s, addr := mailtest.Start(t, false, true)
 	plain, plainAddr := mailtest.Start(t, false, false)
-	_, wrong := mailtest.Start(t, false, true) // its certificate is the last one of TLS_AUTHORITIES
+	_, wrong := mailtest.Start(t, false, true) // TLS_AUTHORITIES now contains its certificate and no other
 	good := Input{To: []string{"bob@mail.test"}, Subject: "s", Text: "t", Secrets: map[string]string{loginSecret: "ann:harbour"}}
 	with := func(change func(*Input)) Input {
 		in := good

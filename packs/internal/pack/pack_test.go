@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestRun checks the output and the exit code of a pack that succeeds, fails, and returns
-// what has no JSON form.
+// TestRun checks the output and the exit code of packs that succeed, that fail, and that
+// return a value without a JSON form, and of one with malformed arguments.
 func TestRun(t *testing.T) {
 	type in struct{ N int }
 	for name, c := range map[string]struct {

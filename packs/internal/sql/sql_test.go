@@ -20,7 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// database returns an SQLite file with the table tides, in the journal mode.
+// database returns an SQLite file in base64. It has the table tides and was
+// written in the given journal mode.
 func database(t *testing.T, journal string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tides.db")
@@ -91,7 +92,7 @@ func TestSQLite(t *testing.T) {
 }
 
 // postgres starts PostgreSQL and returns the URL of its database for the user reader, whose
-// password is "harbour". It has the table tides.
+// password is "harbour". The database has the table tides.
 func postgres(t *testing.T) string {
 	t.Helper()
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
@@ -153,8 +154,8 @@ GRANT USAGE ON SEQUENCE counter TO reader
 	}
 }
 
-// TestPostgres reads a database of a real server, and shows that no statement writes, that
-// several are refused, and the code of each failure.
+// TestPostgres reads a database of a real server. It checks the code of each refused
+// statement, that no statement has written, and the error for a wrong password.
 func TestPostgres(t *testing.T) {
 	t.Setenv("DATABASE_URL", postgres(t))
 	login := map[string]string{passwordSecret: "harbour"}

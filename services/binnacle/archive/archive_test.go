@@ -42,7 +42,8 @@ func note(t *testing.T, all []string, n uint64) string {
 	return string(c.Text()) + "\n"
 }
 
-// reader returns a Ledger over the events, and the first sequences that it was read from.
+// reader returns a Ledger over the events, and a list to which each read from the Ledger
+// adds the first sequence that it requests.
 func reader(all []string) (Ledger, *[]uint64) {
 	var from []uint64
 	return func(a, b uint64) (io.ReadCloser, error) {
@@ -118,9 +119,10 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestAddRefused checks that an archive is not changed by an invalid checkpoint or one
-// over fewer events, by another or an invalid size of segments, or by a ledger that
-// returns other events, fewer or more events, an incomplete line, or an error.
+// TestAddRefused checks that the index of an archive is not changed by an invalid
+// checkpoint or one over fewer events, by another or an invalid size of segments, or
+// by a ledger that returns other events, fewer or more events, an incomplete line, or
+// an error.
 func TestAddRefused(t *testing.T) {
 	all, other := events(10), append(events(5), "x", "x", "x", "x", "x")
 	dir := t.TempDir()

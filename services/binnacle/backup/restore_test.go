@@ -111,7 +111,8 @@ func TestForeignBackup(t *testing.T) {
 	}
 }
 
-// TestTakeDurable shows that nothing is written of a ledger that cannot be synced.
+// TestTakeDurable shows that Take fails and writes nothing if the ledger cannot be
+// synced.
 func TestTakeDurable(t *testing.T) {
 	b := meshtest.StartMode(t, nil, true)
 	c := b.Connect(t, "provision")

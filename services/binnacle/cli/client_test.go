@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestOperatorAdvice checks that the error of an operator's request that a context's
-// token does not permit names the variable for an operator's token, and that other errors
-// do not.
+// TestOperatorAdvice checks the error of an operator's request that the token of a
+// context does not permit: it names the context and the variable for an operator's token.
+// Other errors name neither.
 func TestOperatorAdvice(t *testing.T) {
 	reason := contract.ReasonOperatorRequired
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

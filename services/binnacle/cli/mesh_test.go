@@ -32,9 +32,9 @@ func invokeWith(t *testing.T, in string, args ...string) (code int, out, errOut 
 }
 
 // answers starts an HTTP server in place of a mesh. docs holds the response for each
-// method and path, such as "GET /v1/models"; an error document is sent with status 403.
-// The server accepts only the token "good" and appends the token of each request to
-// tokens.
+// method and path, such as "GET /v1/models"; an error document is sent with status 403,
+// and other requests get status 404. The server accepts only the token "good" and
+// appends the token of each request to tokens.
 func answers(t *testing.T, docs map[string]string) (addr string, tokens *[]string) {
 	t.Helper()
 	tokens = &[]string{}

@@ -19,8 +19,8 @@ import (
 )
 
 // TestOrdered shows that results are passed on in the order of their functions, that
-// at most n wait, that add returns false once stop is closed, and that the method each
-// returns at the first error of its argument.
+// at most n wait, that add then returns false if stop is closed, and that the method
+// each returns at the first error of its argument.
 func TestOrdered(t *testing.T) {
 	const n = 4
 	o := newOrdered[int](n)
@@ -76,8 +76,8 @@ func (l *pastLedger) add(service, name, call string, data canon.Document) {
 	l.lines = append(l.lines, string(b)+"\n")
 }
 
-// call adds a call and the decision that allows it. The call is not proposed if proposed
-// is false.
+// call adds the proposal of a call, unless proposed is false, and the decision that
+// allows the call.
 func (l *pastLedger) call(id string, proposed bool) {
 	c := contract.Call{Args: contract.NewContent(make([]byte, contract.SaltSize), []byte(`{}`), "application/json"), ID: id, Kind: "tool.x", Tool: "x"}
 	if proposed {

@@ -29,8 +29,8 @@ import (
 )
 
 // checkCell checks that the ledger has one cell_opened, in the tenant named log; that the
-// mesh's own keys are in that tenant before it and in the cell's tenant after it; and that
-// it and all trust documents are valid.
+// mesh's own keys are in that tenant before this event and in the cell's tenant after it;
+// and that the event and all trust documents are valid.
 func checkCell(t *testing.T, c *bus.Conn, ring *keyring.Ring, log, original string) {
 	t.Helper()
 	reg := trust.Registry{Root: ring.RootKID}
@@ -171,7 +171,7 @@ func (l *crash) AppendExpect(ctx context.Context, subject, id string, data []byt
 
 // TestOpenCellKilled kills the Provisioner before and after each of its appends, and
 // shows that the next Provisioner continues where the killed one ended: the ledger has
-// the same events as after an undisturbed start.
+// as many events as after an undisturbed start, and the cell is open.
 func TestOpenCellKilled(t *testing.T) {
 	for name, ring := range rings(t) {
 		t.Run(name, func(t *testing.T) {
@@ -219,9 +219,10 @@ func TestOpenCellKilled(t *testing.T) {
 	}
 }
 
-// TestOpenCellRefused shows that a ledger that cannot have several tenants is refused
-// with the reason, and that neither the ledger nor the ring has a document that opens
-// the cell then.
+// TestOpenCellRefused shows which ledgers of earlier releases cannot have several
+// tenants. The Provisioner refuses them with the reason, and neither the ledger nor
+// the ring then has a document that opens the cell. It opens the cell of the other
+// ledgers.
 func TestOpenCellRefused(t *testing.T) {
 	var b *meshtest.Bus
 	put := func(t *testing.T, service, tenant, name string, data []byte) {

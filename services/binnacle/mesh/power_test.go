@@ -17,7 +17,8 @@ import (
 
 // TestForgedSync shows that only the syncer receives requests for a sync: other
 // identities may not subscribe to them, in their own account or in the account MESH.
-// After the syncer has stopped, no service takes its events for durable.
+// After the syncer has stopped, Durable returns ErrNotDurable on the connections of
+// all services.
 func TestForgedSync(t *testing.T) {
 	b := meshtest.StartMode(t, Declarations(), true)
 	var received atomic.Int64

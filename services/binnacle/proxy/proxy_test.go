@@ -257,8 +257,8 @@ func TestHostile(t *testing.T) {
 }
 
 // TestWaysAround checks that the proxy forwards neither redirects nor the upstream's own
-// X-Binnacle headers, and that it removes denied tool calls from responses with any of
-// six 2xx statuses.
+// header X-Binnacle-Receipt-Id, and that it removes denied tool calls from responses
+// with any of six 2xx statuses.
 func TestWaysAround(t *testing.T) {
 	body := completion(`{"tool_calls":[`+call("rm", `{}`)+`]}`, "tool_calls")
 	for _, status := range []int{200, 201, 202, 203, 206, 226} {
@@ -334,8 +334,8 @@ func TestAccepted(t *testing.T) {
 }
 
 // TestPassedOn checks that the upstream receives the request body and the client's API
-// key unchanged, but not the proxy's token for the mesh, and that error responses are
-// forwarded unchanged.
+// key unchanged, but not the proxy's token for the mesh, and that the status, the body
+// and the header Retry-After of an error response are forwarded unchanged.
 func TestPassedOn(t *testing.T) {
 	s := newStand(t, func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)

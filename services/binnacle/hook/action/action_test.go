@@ -37,8 +37,8 @@ func place() *Place {
 	return &Place{Agent: "codex", Workspace: "/work", CWD: "/work", Home: "/home/u", World: disk{files: []string{"/work/README.md", "/work/sub/notes"}, links: map[string]string{"/work/link": "/elsewhere"}}}
 }
 
-// summary returns a line in one text: the program, the arguments and the effect of each
-// command, and what it reads, writes, contacts and leaves open.
+// summary returns a Line as one text: the program, the arguments and the effect of each
+// command, then the paths that are read and written, the hosts and the opaque parts.
 func summary(l *Line) string {
 	var b strings.Builder
 	for _, c := range l.Commands {

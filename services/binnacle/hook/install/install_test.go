@@ -100,8 +100,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestEditedSince checks that only our entries are removed from a configuration that was
-// edited after the installation.
+// TestEditedSince checks that only the installed entries are removed from a
+// configuration that was edited after the installation.
 func TestEditedSince(t *testing.T) {
 	x := target(t, "claude-code")
 	put(t, x.Path(), odd)
@@ -114,8 +114,8 @@ func TestEditedSince(t *testing.T) {
 	}
 }
 
-// TestRefusals checks that a file which is not a JSON object, one that changed meanwhile
-// and an unknown client are errors, and that the file is not changed.
+// TestRefusals checks that a file that is malformed, a file that changed after Install
+// has read it, and an unknown client are errors.
 func TestRefusals(t *testing.T) {
 	x := target(t, "codex")
 	for _, text := range []string{"[]", "{", `{"hooks":{"PreToolUse":{}}}`} {

@@ -123,7 +123,7 @@ func TestConnections(t *testing.T) {
 }
 
 // TestConnectionEdited checks that a configuration that was edited after the entry was
-// added, and to which the entry was added again, loses the entry alone.
+// added, and to which the entry may have been added again, loses only the entry.
 func TestConnectionEdited(t *testing.T) {
 	for _, client := range install.MCPClients() {
 		for _, again := range []bool{false, true} {
@@ -189,8 +189,9 @@ func TestConnectionBesideHooks(t *testing.T) {
 }
 
 // TestConnectionRefusals checks that malformed configurations, an entry of the same name
-// that is not ours, and names that are not valid are errors, and that an entry which is
-// not ours is not removed.
+// that Install has not added, an unknown client, a project for a client without
+// projects, and invalid names are errors. It also checks that Uninstall changes none of
+// these configurations.
 func TestConnectionRefusals(t *testing.T) {
 	for client, texts := range map[string][]string{
 		"cursor": {"[]", "{", "{} // comment", `{"mcpServers":[]}`, `{"mcpServers":{"binnacle":{}}}`},

@@ -45,8 +45,8 @@ func own(t *testing.T) string {
 	return dir
 }
 
-// listen serves at a new socket until the test ends or the helper is idle, and returns the
-// socket's path and the error with which Serve returns.
+// listen serves at a new socket until the test ends or the helper is idle. It returns the
+// socket's path and a channel that receives the error of Serve.
 func listen(t *testing.T, idle time.Duration, handle Handler) (string, <-chan error) {
 	t.Helper()
 	path := filepath.Join(own(t), "s")
@@ -129,8 +129,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestGone checks that a handler's context is canceled when the program is gone, and that
-// the helper is not idle while a handler runs.
+// TestGone checks that a handler's context is canceled when the client closes its
+// connection, and that the helper is not idle while a handler runs.
 func TestGone(t *testing.T) {
 	canceled, running := make(chan bool), make(chan bool)
 	path, _ := listen(t, 10*time.Millisecond, func(ctx context.Context, _ []byte) Answer {
@@ -153,8 +153,8 @@ func TestGone(t *testing.T) {
 	<-canceled
 }
 
-// TestSilent checks that a helper that decides slowly is not given up, and that one that
-// is silent is.
+// TestSilent checks that Ask waits for a helper that decides slowly, and that it returns
+// os.ErrDeadlineExceeded if nothing is received from the helper.
 func TestSilent(t *testing.T) {
 	path, _ := listen(t, time.Minute, func(context.Context, []byte) Answer {
 		time.Sleep(3 * interval / 2)
@@ -264,8 +264,9 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// TestPath checks that the socket depends on everything that an answer can depend on, and
-// on nothing else.
+// TestPath checks that the socket's path depends on the arguments, on the variables
+// BINNACLE_TOKEN and HOME, and on the current folder, also if another folder had its name
+// before, and that it does not depend on an unrelated variable.
 func TestPath(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

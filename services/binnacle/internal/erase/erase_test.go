@@ -86,9 +86,10 @@ func (f *fixture) left() (names []string) {
 
 // TestErase checks that every message of a snapshot is deleted once a content key of
 // content in it is destroyed, also if the text that names the key is divided between two
-// parts, and if the snapshot is stored after the key was destroyed. Snapshots with content
-// of other keys and other tenants remain, and so does every snapshot if a service other
-// than the vault-broker, or a call that failed, claims to have destroyed a key.
+// parts, if the snapshot names no tenant, and if the snapshot is stored after the key was
+// destroyed. Snapshots with content of other keys and other tenants remain, and so does
+// every snapshot if a service other than the vault-broker, or a call that failed, claims
+// to have destroyed a key.
 func TestErase(t *testing.T) {
 	f := newFixture(t)
 	one, other := f.line(7, "acme_shop_prod", "tk-000001"), f.line(9, "acme_shop_test", "tk-000001")

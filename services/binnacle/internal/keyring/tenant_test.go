@@ -193,8 +193,8 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// TestInitContinued shows that Init completes a ring that an earlier release began to make
-// for the tenant that the release had, whatever tenant Init receives.
+// TestInitContinued shows that Init completes a ring that an earlier release began to
+// make, and that the ring keeps its tenant although Init receives another one.
 func TestInitContinued(t *testing.T) {
 	r := released(t)
 	if err := os.Remove(r.Path(rootKID)); err != nil {
@@ -282,7 +282,7 @@ func TestCell(t *testing.T) {
 }
 
 // TestAddKeyTwice shows that a public key that is in the ring, of another tenant or of the
-// mesh itself, cannot be added again: the ledger would not verify.
+// mesh itself, cannot be added again. With such a key, the ledger would not verify.
 func TestAddKeyTwice(t *testing.T) {
 	r := newRing(t)
 	k, err := sign.NewKey(make([]byte, 32))

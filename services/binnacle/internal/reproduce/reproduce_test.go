@@ -96,7 +96,8 @@ func (w *world) run(d time.Duration) {
 
 // TestCompare shows that a snapshot is false if it lacks an entry, has one that is not
 // on the ledger or is after its position, has another state, is of an unknown view, or
-// is beyond the end of the ledger, and that each snapshot is compared once.
+// is beyond the end of the ledger, and that each snapshot has one result. A snapshot
+// of other code is not compared.
 func TestCompare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 4)

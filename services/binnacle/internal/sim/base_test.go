@@ -59,8 +59,9 @@ type bases struct {
 	opened, older *base // nil until a schedule needs it
 }
 
-// of returns the base of the schedules with a scene: the ledger of a new mesh, whose cell
-// is open, or that of a mesh of an earlier release, whose cell is not.
+// of returns the base of the schedules with a scene, and makes it first if necessary. It
+// has the ledger of a new mesh, whose cell is open, or that of a mesh of an earlier
+// release, whose cell is not.
 func (b *bases) of(s scene) *base {
 	at := &b.opened
 	if s.older {

@@ -13,7 +13,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// budgets applies an event of a budget ledger. handled is false for other events.
+// budgets applies an event of a budget ledger, and returns an error if the event
+// breaks an invariant. handled is false for other events.
 func (c *checker) budgets(e *contract.Event) (handled bool, err error) {
 	switch e.Name {
 	case events.BudgetChangedName:
@@ -42,8 +43,8 @@ func (c *checker) budgets(e *contract.Event) (handled bool, err error) {
 	return false, nil
 }
 
-// take applies allotment_taken, and compares the sum of what is used, held and allotted of
-// each account with the limit.
+// take applies allotment_taken. It returns an error if the sum of what is used, held and
+// allotted of an account exceeds the limit.
 func (c *checker) take(e *contract.Event) error {
 	var ev events.AllotmentTaken
 	if err := contract.Decode(e.Data, &ev); err != nil {
@@ -67,7 +68,9 @@ func (c *checker) take(e *contract.Event) error {
 	return nil
 }
 
-// giveBack applies allotment_returned.
+// giveBack applies allotment_returned. It does nothing if the allotment is
+// closed, and returns an error if the event returns more than the allotment
+// has.
 func (c *checker) giveBack(ev *events.AllotmentReturned) error {
 	part := c.parts[ev.Allotment]
 	for _, b := range ev.Blocks {
@@ -82,8 +85,9 @@ func (c *checker) giveBack(ev *events.AllotmentReturned) error {
 	return nil
 }
 
-// draw applies the draws of an allowed call, and compares what is used and held of each
-// account with the limit. The draws of a closed allotment are void.
+// draw applies the draws of an allowed call. It returns an error if a draw is from the
+// account of another tenant or more than the allotment has, or if what is used and held
+// of an account then exceeds the limit. The draws of a closed allotment are void.
 func (c *checker) draw(f *fate, e *contract.Event, a *contract.Allowed) error {
 	var facts guard.Facts
 	if err := contract.Decode(a.Decision.Facts, &facts); err != nil {

@@ -208,7 +208,7 @@ func (c *checker) recorded(f *fate, e *contract.Event, seq uint64) error {
 	return c.denied(f, e, rec.Decision.ReasonCode)
 }
 
-// open returns the calls that have no outcome.
+// open returns the ids of the proposed calls that have no outcome.
 func (c *checker) open() (ids []string) {
 	for id, f := range c.calls {
 		if f.proposed > 0 && f.ended == 0 {

@@ -191,7 +191,7 @@ func (in *instance) InProcessConn() (net.Conn, error) {
 
 // kill simulates the death of the process. The instance can open no connection, its
 // listener is closed, its context ends, and its files are copied in their current state.
-// The caller ends its existing connections.
+// The caller ends its existing connections to the NATS server.
 func (in *instance) kill() {
 	if in.dead.Swap(true) {
 		return
@@ -251,7 +251,8 @@ func (l *listener) kill() {
 
 var errRefused = errors.New("sim: connection refused")
 
-// dial returns a client's connection to the gateway.
+// dial returns a client's connection to the gateway, or errRefused if the
+// listener is closed.
 func (l *listener) dial(ctx context.Context) (net.Conn, error) {
 	client, server := net.Pipe()
 	l.mu.Lock()

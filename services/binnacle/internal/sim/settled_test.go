@@ -349,7 +349,7 @@ func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]
 	return err
 }
 
-// open returns the bytes of a content.
+// open returns the bytes of a content, or an error if c is nil.
 func (w *world) open(tenant string, c *contract.Content) ([]byte, error) {
 	if c == nil {
 		return nil, fmt.Errorf("the call was never proposed")

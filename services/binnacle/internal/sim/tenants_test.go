@@ -183,7 +183,8 @@ func (w *world) halts(in *instance, tenant string) bool {
 type standing struct{ suspended bool }
 
 // cell applies an event about the cell and its tenants. It returns an error if the event
-// has no effect.
+// cannot take effect, for example because its tenant exists already, or if the event is
+// in the wrong tenant.
 func (c *checker) cell(e *contract.Event) error {
 	switch {
 	case e.Service() == "provision" && e.Name == contract.EventCellOpened:
@@ -228,7 +229,7 @@ var causes = map[string]string{
 	contract.ReasonConcurrencyExceeded: "limits_set",
 	contract.ReasonToolDrift:           contract.EventToolApproved,
 	contract.ReasonTenantSuspended:     contract.EventTenantSuspended,
-	contract.ReasonTenantIsolation:     "denied always", // the only call with this reason freezes the mesh
+	contract.ReasonTenantIsolation:     "denied always", // no event has this name: only calls of the kind policy.freeze are denied with this reason
 	contract.ReasonSystemFrozen:        "mesh_frozen",
 }
 
@@ -246,7 +247,8 @@ func (c *checker) caused(e *contract.Event) {
 }
 
 // denied returns an error if a call is denied for a reason whose cause (see causes) is
-// not recorded for the call's tenant.
+// not recorded for the call's tenant. A call of the kind policy.freeze may be denied
+// with ReasonTenantIsolation without a cause.
 func (c *checker) denied(f *fate, e *contract.Event, reason string) error {
 	cause, ok := causes[reason]
 	if !ok || c.causes[e.Tenant+" "+cause] || reason == contract.ReasonTenantIsolation && f.kind == "policy.freeze" {

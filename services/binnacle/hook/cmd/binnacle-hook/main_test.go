@@ -12,7 +12,7 @@ import (
 )
 
 // TestWithoutHelper checks that the program binnacle answers if there is no helper, and
-// that every failure ends with the status with which clients do not run the tool.
+// that the status is 2 for every failure, so that clients do not run the tool.
 func TestWithoutHelper(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	for name, c := range map[string]struct {
@@ -47,8 +47,8 @@ func TestWithoutHelper(t *testing.T) {
 }
 
 // TestRefused checks that the program runs nothing for other arguments than those of
-// 'hook run', and for a document that cannot be read, and that it passes one that is too
-// long to the program binnacle, which reports it.
+// 'hook run' or for a document that cannot be read, and that it passes the first
+// MaxDocument+1 bytes of a document that is too long to the program binnacle.
 func TestRefused(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "binnacle")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\nwc -c\n"), 0o700); err != nil {
