@@ -18,9 +18,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 )
 
-// shellImages returns a folder with an OCI archive, shell.tar, whose image has busybox as
-// its shell and tools, and the program escape of e2e/packs, and a lock file that names it. It
-// also returns the image's digest.
+// shellImages returns a folder with an OCI archive, shell.tar, and a lock file that names its
+// image. The image has busybox as its shell and tools, and the program escape of e2e/packs.
+// shellImages also returns the image's digest.
 func shellImages(t *testing.T) (dir, digest string) {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
@@ -79,8 +79,8 @@ type heldMesh struct {
 	m *harness.Mesh
 }
 
-// call calls a tool in a session and returns the status and the output. token is empty for
-// the administrator.
+// call calls a tool in a session and returns the status, the output and the body of the response.
+// token is empty for the administrator.
 func (h *heldMesh) call(token, session, tool, args string) (int, map[string]any, string) {
 	h.t.Helper()
 	header := map[string]string{"X-Binnacle-Session": session}

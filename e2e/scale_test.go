@@ -214,9 +214,9 @@ func rotateRoot(t *testing.T, m *harness.Mesh, l *load) {
 	l.check(t, "the rotation of the root")
 }
 
-// keysArePrivate shows that the volume of keys of a service holds neither the identity
-// of another service nor a root key or the token key, and that only the owner can read
-// its files.
+// keysArePrivate shows that the volume of keys of a service holds neither the identity of another
+// service, except that of the mirror, nor a root key or the token key, and that only the owner can
+// read its files.
 func keysArePrivate(t *testing.T, m *harness.Mesh) {
 	for _, s := range append([]string{"nats", "provision"}, harness.Services...) {
 		dir, err := filepath.EvalSymlinks(filepath.Join(m.Dir, "volumes", s))

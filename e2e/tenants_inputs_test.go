@@ -204,7 +204,7 @@ type inputGenerator struct {
 	faults []string          // inputs without an entry, and others that cannot be sent
 }
 
-// lookup returns an entry of one of the tables, for an input of an operation.
+// lookup returns the entry of a table for an input of an operation, and whether there is one.
 func lookup[V any](g *inputGenerator, table map[string]V, op, input string) (V, bool) {
 	for _, name := range []string{op + "." + input, input} {
 		if v, ok := table[name]; ok {

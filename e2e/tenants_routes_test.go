@@ -52,9 +52,9 @@ var mine = regexp.MustCompile(`\b(c|r|d|e|s|i|x|req)-[A-Za-z0-9]{20,}|sha256:[0-
 // fresh counts the names that replace FRESH.
 var fresh atomic.Int64
 
-// send sends the request with id and size in place of ID and SIZE, and with the token of m.
-// In the body of the response, id and the name in place of FRESH are replaced by ID and
-// FRESH.
+// send sends the request with id and size in place of ID and SIZE, and with the token of m. Unless
+// id is empty, id and the name in place of FRESH are replaced by ID and FRESH in the body of the
+// response.
 func (q request) send(t *testing.T, m *harness.Mesh, id, size string) *harness.Response {
 	t.Helper()
 	name := fmt.Sprintf("fresh-%d-name", fresh.Add(1))
@@ -147,8 +147,8 @@ func (s *settlement) foreign(t *testing.T, who string, q foreignRequest, other *
 	}
 }
 
-// leaks returns the mark of the tenant or an id of it that text contains, other than those
-// in except; "" means none.
+// leaks returns the mark of the tenant or an id of it that text contains, other than those in
+// except and ids of at most 12 characters; "" means none.
 func (s *settlement) leaks(text, except string) string {
 	if strings.Contains(text, s.mark) {
 		return s.mark

@@ -339,7 +339,7 @@ func (s *settlement) evidence() {
 	s.ids["mcp"] = r.Header.Get("Mcp-Session-Id")
 }
 
-// checkOwn checks that the tenant's own ids are found, and that its pending call waits.
+// checkOwn checks that the tenant's own ids, its limit and its virtual key are found.
 func (s *settlement) checkOwn(t *testing.T) {
 	t.Helper()
 	for _, path := range []string{"/api/v1/calls/" + s.ids["call"], "/api/v1/calls/" + s.ids["waiting"], "/v1/responses/" + s.ids["response"], "/api/v1/approvals/" + s.ids["waiting"],
@@ -416,9 +416,10 @@ func suspension(t *testing.T, m *harness.Mesh, a, b *settlement, hold func() (re
 	a.calls(t)
 }
 
-// tenantProofs verifies, with both verifiers, a pack and the export of each tenant, and
-// with one the whole ledger, and compares the mesh with a replay. A pack must contain
-// events of the mesh itself and of its own tenant only.
+// tenantProofs verifies, with both verifiers, a pack and the export of each tenant, and with one
+// the whole ledger, and compares the mesh with a replay. A pack must contain events of the mesh
+// itself and of its own tenant only. The other tenants must not be able to export the first one or
+// the whole ledger.
 func tenantProofs(t *testing.T, m *harness.Mesh, all ...*settlement) {
 	t.Helper()
 	to := t.TempDir()

@@ -119,7 +119,7 @@ func TestWorkPacks(t *testing.T) {
 			if out := must("s-work", "fs.read", `{`+repo+`,"path":"src/inside"}`); out["content"] != "two" {
 				t.Errorf("a link inside of the folder: %v", out)
 			}
-			must("s-work", "fs.delete", `{`+repo+`,"path":"etc"}`) // the link, not what it leads to
+			must("s-work", "fs.delete", `{`+repo+`,"path":"etc"}`) // deletes the link, not its target
 			must("s-work", "git.commit", `{`+repo+`,"message":"Second"}`)
 			if status, _, body := call("s-work", "git.commit", `{`+repo+`,"message":"Third"}`); status != 400 || !strings.Contains(body, "nothing to commit") {
 				t.Errorf("nothing to commit: %d %s", status, body)

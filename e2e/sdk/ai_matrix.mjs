@@ -48,7 +48,7 @@ for (const [kind, make] of Object.entries(kinds)) {
 const e = await embed({ model: kinds.responses.textEmbeddingModel('gemini/e-good'), value: 'hello', maxRetries: 0 })
 assert.deepEqual(e.embedding, [0.25, -1, 3])
 
-// LangChain binds tools and streams in its own way.
+// LangChain: text, tool calls, streams.
 for (const p of ['openai', 'anthropic']) {
   const chat = new ChatOpenAI({ model: `${p}/m-good`, apiKey, maxRetries: 0, configuration: { baseURL } })
   assert.equal((await chat.invoke('hello there')).content, 'You said: hello there')

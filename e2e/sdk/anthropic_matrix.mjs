@@ -1,4 +1,4 @@
-// The official Anthropic SDK through the mesh, against every provider's wire.
+// The official Anthropic SDK through the mesh, with the wire format of every provider.
 import assert from 'node:assert/strict'
 import Anthropic from '@anthropic-ai/sdk'
 
@@ -24,7 +24,7 @@ for (const p of ['anthropic', 'openai', 'azure', 'openrouter', 'ollama', 'vllm',
         const use = m.content.find((b) => b.type === 'tool_use')
         assert.deepEqual(use.input, { text: 'x' })
         if (model.endsWith('think')) assert.equal(m.content.find((b) => b.type === 'thinking').thinking, 'Let me think about it.')
-        if (p === 'gemini' && model === 'think') continue // an older model's seal on the call has no place in this API
+        if (p === 'gemini' && model === 'think') continue // the Messages API cannot carry the thought signature that this model needs on the call
         const end = await client.messages.create({ ...body, messages: [...body.messages, { role: 'assistant', content: m.content }, { role: 'user', content: [{ type: 'tool_result', tool_use_id: use.id, content: 'X' }] }] })
         assert.equal(end.content.find((b) => b.type === 'text').text, 'The tool said: X')
       }

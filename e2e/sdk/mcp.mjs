@@ -4,7 +4,7 @@ import { Client } from '@modelcontextprotocol/sdk/client/index.js'
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js'
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js'
 
-// Over HTTP, or with the argument "stdio" through `binnacle mcp serve`.
+// Over HTTP, or over binnacle mcp serve with the argument "stdio".
 const transport = process.argv[2] === 'stdio' ? new StdioClientTransport({ command: 'binnacle', args: ['mcp', 'serve'], env: process.env }) : new StreamableHTTPClientTransport(new URL(process.env.URL + '/mcp'), { requestInit: { headers: { Authorization: 'Bearer ' + process.env.BINNACLE_TOKEN } } })
 const client = new Client({ name: 'sdk-test', version: '1.0.0' })
 await client.connect(transport)
@@ -31,7 +31,7 @@ const extra = await client.callTool({ name: 'cmd.upper', arguments: { text: 'x',
 assert.equal(extra.isError, true)
 assert.equal(extra._meta['binnacle/reason_code'], 'ARGS_UNKNOWN_FIELD')
 
-// Cancellation reaches the sandbox: the effect is recorded as cancelled.
+// An aborted request cancels the call, which is recorded as cancelled.
 const abort = new AbortController()
 const long = client.callTool({ name: 'cmd.spin', arguments: { how: 'sleep' } }, undefined, { signal: abort.signal })
 setTimeout(() => abort.abort('enough'), 300)
@@ -45,7 +45,7 @@ for (let i = 0; i < 40 && !cancelled; i++) {
 }
 assert.ok(cancelled, 'the cancelled call has no receipt that says so')
 
-// One MCP session is one chain.
+// The calls of one MCP session have one chain of receipts.
 const receipts = await (await fetch(process.env.URL + `/api/v1/proofgraph/sessions/${session}/receipts`, { headers: { Authorization: 'Bearer ' + process.env.BINNACLE_TOKEN } })).json()
 assert.equal(receipts.length, 4)
 receipts.forEach((r, i) => assert.equal(r.index, i + 1))

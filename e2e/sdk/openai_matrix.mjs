@@ -1,5 +1,5 @@
-// The official openai SDK through the mesh, against every provider's wire: tool
-// loop, structured output, streaming, images, reasoning, errors, cancellation.
+// The official openai SDK through the mesh, with the wire format of every provider: tool loop,
+// structured output, streaming, images, files, reasoning, errors, cancellation.
 import assert from 'node:assert/strict'
 import OpenAI from 'openai'
 
@@ -83,11 +83,12 @@ for (const p of providers) {
     // images
     const img = await client.chat.completions.create({ model: at('m-good'), messages: [{ role: 'user', content: [{ type: 'text', text: 'what is it' }, { type: 'image_url', image_url: { url: png } }] }] })
     assert.equal(img.choices[0].message.content, 'You said: what is it (with 1 image)')
-    // files, named as people do
+    // files, with spaces and parentheses in the name
     const pdf = { type: 'file', file: { filename: 'Q3 report (v1.2).pdf', file_data: 'data:application/pdf;base64,QUJD' } }
     const read = await client.chat.completions.create({ model: at('m-good'), messages: [{ role: 'user', content: [{ type: 'text', text: 'read' }, pdf, pdf] }] })
     assert.ok(read.choices[0].message.content.startsWith('You said: read'))
-    // what an answer would lack is refused, and what newer models do not take is left out
+    // options that would change the answer are refused if the provider lacks them; options that
+    // newer models do not accept are left out
     if (p === 'anthropic' || p === 'bedrock') {
       await assert.rejects(client.chat.completions.create({ model: at('m-good'), messages: say('x'), n: 2 }), (e) => e.status === 400 && /^400 \/n: .*this provider returns only one answer/.test(e.message))
       await assert.rejects(client.chat.completions.create({ model: at('m-good'), messages: say('x'), logprobs: true }), (e) => e.status === 400 && /logprobs/.test(e.message))
@@ -105,7 +106,8 @@ for (const p of providers) {
     await assert.rejects(client.chat.completions.create({ model: at('m-limited'), messages: say('x') }), (e) => e instanceof OpenAI.RateLimitError && e.headers.get('retry-after') === '3')
     await assert.rejects(client.chat.completions.create({ model: at('m-missing'), messages: say('x') }), (e) => e.status === 404)
     await assert.rejects(client.chat.completions.create({ model: at('m-broken'), messages: say('x') }), (e) => e.status === 502)
-    // a stream that the provider breaks off ends in an error, with what came before
+    // a stream that the provider does not complete ends in an error, after the text that came
+    // before
     for (const broken of ['cut', 'fault', 'garbage']) {
       let text = ''
       await assert.rejects(async () => {
@@ -167,7 +169,7 @@ for (const p of providers) {
   }
 }
 
-// Stored responses are fetched and continued by id, by their owner alone.
+// Stored responses are read and continued by id.
 for (const model of ['anthropic/m-good', 'demo/echo', 'gemini/m-good']) {
   const one = await client.responses.create({ model, input: 'my name is Ada', instructions: 'be kind' })
   const again = await client.responses.retrieve(one.id)
@@ -191,7 +193,7 @@ await assert.rejects(client.responses.create({ model: 'anthropic/m-good', input:
   assert.deepEqual(await texts({ limit: 1 }), ['three', 'two', 'one'])
   await assert.rejects(client.responses.inputItems.list(r.id, { limit: 0 }), (e) => e.status === 400 && e.param === 'limit')
   await assert.rejects(client.responses.inputItems.list('resp_nobody'), (e) => e.status === 404)
-  // let go, it is neither served nor continued, and cannot be let go again
+  // a deleted response cannot be read, continued or deleted again
   await client.responses.delete(r.id)
   for (const again of [() => client.responses.retrieve(r.id), () => client.responses.inputItems.list(r.id), () => client.responses.delete(r.id)]) {
     await assert.rejects(again(), (e) => e.status === 404)
@@ -215,7 +217,7 @@ let text = ''
 for await (const c of await client.completions.create({ model: 'vllm/m-good', prompt: 'hello', stream: true })) text += c.choices[0].text
 assert.equal(text, 'You said: hello')
 
-// models: what is configured and what providers list themselves
+// models: those configured and those that providers list
 const ids = (await client.models.list()).data.map((m) => m.id)
 for (const id of ['demo/echo', 'vllm/local', 'openai/listed-live', 'anthropic/claude-listed', 'gemini/gemini-listed']) assert.ok(ids.includes(id), `${id} not in ${ids}`)
 assert.equal((await client.models.retrieve('vllm/local')).id, 'vllm/local')

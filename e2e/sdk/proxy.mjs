@@ -1,5 +1,4 @@
-// The official openai SDK behind the governing proxy: nothing but its base_url
-// is changed.
+// The official openai SDK with the base_url of the governing proxy.
 import assert from 'node:assert/strict'
 import OpenAI from 'openai'
 
@@ -27,7 +26,7 @@ assert.equal(none.finish_reason, 'stop')
 assert.equal(none.message.tool_calls, undefined)
 assert.match(none.message.refusal, /tool "rm" was refused: denied by policy: UNKNOWN_TOOL.*receipt r-c-/)
 
-// Streamed, put together by the SDK itself.
+// The SDK assembles the streamed responses.
 const streamed = async (...names) => {
   const s = client.chat.completions.stream({ model, messages, ...(names.length ? { tools: tools(...names) } : {}) })
   return (await s.finalChatCompletion()).choices[0]
@@ -42,7 +41,7 @@ assert.equal(refused.finish_reason, 'stop')
 assert.equal(refused.message.tool_calls, undefined)
 assert.match(refused.message.refusal, /"rm" was refused/)
 
-// The same by the Responses API.
+// The same with the Responses API.
 const functions = (...names) => names.map((name) => ({ type: 'function', name, parameters: { type: 'object', properties: { text: { type: 'string' } } }, strict: false }))
 assert.equal((await client.responses.create({ model, input: 'go' })).output_text, 'You said: go')
 const output = (r) => r.output.map((i) => (i.type === 'message' ? i.content[0].refusal ?? i.content[0].text : `${i.name} ${i.arguments}`))

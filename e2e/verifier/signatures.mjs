@@ -1,5 +1,5 @@
-// Checks schemas/conformance/signatures.json with nothing but Node's standard
-// library: messages are built anew from documents, and seeds sign them.
+// Checks schemas/conformance/signatures.json with Node's standard library only. It computes the
+// message of each document again, and makes each signature again from the seed.
 import { createHash, createPrivateKey, createPublicKey, sign, verify } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { canonical } from './verify.mjs'

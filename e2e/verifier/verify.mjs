@@ -27,7 +27,7 @@ export function canonical(v) {
   return typeof v === 'string' ? quoted(v) : JSON.stringify(v)
 }
 
-// shallow refuses nesting above 128 before anything that recurses sees it.
+// shallow refuses JSON that is nested deeper than 128, before recursive functions read it.
 function shallow(bytes, what) {
   let depth = 0, inside = false
   for (let i = 0; i < bytes.length; i++) {
@@ -41,7 +41,7 @@ function shallow(bytes, what) {
   }
 }
 
-// read takes bytes that must be the canonical form of themselves.
+// read parses bytes, which must be canonical JSON.
 function read(bytes, what) {
   let v
   shallow(bytes, what)
@@ -50,9 +50,9 @@ function read(bytes, what) {
   return v
 }
 
-// shape checks a document's members: required ones, then those marked "?".
-// A member's type is s(tring), i(nteger), b(oolean, true where present),
-// o(bject), l(ist of strings), or a function.
+// shape checks the members of a document. Those marked "?" are optional, and must not be empty or
+// 0 if present. The type of a member is s(tring), i(nteger), b(oolean, which can only be true),
+// o(bject), l(ist of strings), or a function that checks it.
 function shape(doc, what, members) {
   need(doc && typeof doc === 'object' && !Array.isArray(doc), `${what}: not an object`)
   for (const k of Object.keys(doc)) need(Object.hasOwn(members, k), `${what}: member ${k} is unknown`)
@@ -81,7 +81,7 @@ for (const owner of readdirSync(folder)) for (const file of readdirSync(new URL(
   schemas.set(doc.$id, doc)
 }
 
-// fits checks a value; an optional member is absent where it would be empty.
+// fits checks a value against a schema. An optional member must not be empty, 0 or false.
 function fits(v, schema, what) {
   const at = (ok, why) => { if (!ok) fail(`${what}: ${why}`) }
   switch (schema.type) {
@@ -120,7 +120,8 @@ const ed25519 = (pub, message, sig) => sig.length === 64 && cryptoVerify(null, m
 const unsigned = (doc) => { const { sig, ...rest } = doc; return rest }
 const signed = (pub, domain, doc) => typeof doc.sig === 'string' && ed25519(pub, Buffer.from(domain + '\n' + canonical(unsigned(doc))), b64(doc.sig, 'sig'))
 
-// ownerOf qualifies the names of people and of signers of bundles by their tenant.
+// ownerOf returns the owner of a key; the names of approvers and of signers of bundles are
+// qualified by their tenant.
 const ownerOf = (k) => k.owner.replace(/^(approver|bundle):/, (all) => `${all}${k.tenant}/`)
 
 class Registry {
@@ -219,13 +220,14 @@ function event(bytes) {
 
 const kinds = { __proto__: null, call_proposed: 'INTENT', secret_requested: 'INTENT', effect_started: 'EFFECT', effect_recorded: 'EFFECT', key_published: 'TRUST_EVENT', key_revoked: 'TRUST_EVENT', log_epoch_opened: 'TRUST_EVENT', policy_activated: 'TRUST_EVENT' }
 
-// sorted lists distinct ids by their bytes.
+// sorted returns the distinct nonempty ids, sorted by their bytes.
 const sorted = (ids) => [...new Set(ids.filter(Boolean))].map((id) => Buffer.from(id)).sort(Buffer.compare).map(String)
 
-// contentsOf lists what a call refers to.
+// contentsOf returns the contents that a call refers to.
 const contentsOf = (c) => (c.body ? [c.args, c.body] : [c.args])
 
-// open returns a content's bytes, or null where it is erased or encrypted.
+// open returns the bytes of a content, or null if the content is encrypted, or if its salt or its
+// file is absent.
 function open(c, files) {
   if (c.encryption) return null
   let salt, body
@@ -248,10 +250,10 @@ function open(c, files) {
 
 // --- the log -------------------------------------------------------------
 
-// root of an inclusion proof, RFC 6962 section 2.1.1 as RFC 9162 section
-// 2.1.3.2 computes it.
 const leafOf = (bytes) => sha(Buffer.from([0]), bytes)
 
+// rootOf computes the root of an inclusion proof (RFC 6962 section 2.1.1) as in RFC 9162 section
+// 2.1.3.2.
 function rootOf(leaf, index, size, path) {
   let fn = BigInt(index), sn = BigInt(size) - 1n, r = leaf
   need(fn <= sn, 'proof: index beyond the tree')
@@ -267,7 +269,7 @@ function rootOf(leaf, index, size, path) {
   return r
 }
 
-// grows checks a consistency proof as RFC 9162 section 2.1.4.2 does.
+// grows checks a consistency proof as in RFC 9162 section 2.1.4.2.
 function grows(old, head, path) {
   const at = (ok) => need(ok, 'consistency.json: the log did not grow from there')
   if (old.size === head.size) return at(path.length === 0 && old.root.equals(head.root))
@@ -317,7 +319,7 @@ function note(bytes, pubs) {
   return { origin, text, size: Number(rows[1]), root, tips, lamport: lines.find(([name, value]) => name === 'lamport' && value !== null)?.[1], epoch: lines.find(([name, value]) => name === 'epoch' && value !== null)?.[1] ?? '' }
 }
 
-// lamportOf reads a checkpoint's first lamport line.
+// lamportOf returns the lamport of a checkpoint, from its first lamport line.
 function lamportOf(head) {
   need(/^[1-9]\d*$/.test(head.lamport ?? '') && Number.isSafeInteger(Number(head.lamport)), 'checkpoint: lamport line')
   return Number(head.lamport)
@@ -331,7 +333,7 @@ const u64 = (n) => { const b = Buffer.alloc(8); b.writeBigUInt64BE(BigInt(n)); r
 const tipKey = (tenant, session) => sha(Buffer.from(tenant), Buffer.from([0]), Buffer.from(session))
 const tipLeaf = (key, tip, receipts, events) => sha(Buffer.from([2]), key, tip, u64(receipts), u64(events))
 
-// tipRoot climbs from the leaf of a session to the root of the map.
+// tipRoot computes the root of the map of tips from the tip of a session and its path.
 function tipRoot(tenant, session, tip, path) {
   const key = tipKey(tenant, session)
   need(path.length <= 256 && !(path.length > 0 && path[path.length - 1].every((b) => b === 0)), 'tip.json: path')
@@ -362,22 +364,22 @@ const personal = (owner) => /^(approver|bundle):/.test(owner)
 const part = /^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$/
 const instant = (t) => time.test(t) && new Date(t).toISOString() === t
 
-// System is what the events outside of calls establish, applied in ledger order. form is
-// pack, ledger or export; tenant is that of a pack or export. first is the tenant in which
-// the ledger began.
+// System holds the keys, policies, tenants and operators that the system events establish, which
+// are applied in ledger order. form is pack, ledger or export; tenant is that of a pack or export.
+// first is the tenant in which the ledger began.
 class System {
   constructor(root, form, tenant = '') {
     Object.assign(this, { form, tenant, reg: new Registry(root), policies: new Set(), first: '', opened: false, openedAt: 0, original: '', foreign: '', tenants: new Set(), budgets: new Set(), operators: new Map(), epochs: 1, delegated: [], changes: [] })
   }
   get cell() { return this.opened ? '_cell' : this.first }
-  // whole tells whether every event of the cell is here.
+  // whole reports whether the input has every event of the cell.
   get whole() { return this.form === 'ledger' || this.form === 'export' && this.tenant === '_cell' }
   holder(tenant) {
     if (!this.opened || tenant === this.original) return ''
     return this.form !== 'ledger' || tenant === '_cell' || this.tenants.has(tenant) ? tenant : ''
   }
   activated(layer, digests, ...tenants) { return digests.split('+').every((d) => tenants.some((t) => this.policies.has(t + '/' + layer + d))) }
-  // ofPack refuses another tenant's event, once the cell is open.
+  // ofPack refuses an event of another tenant in a pack or export, if the cell is ever opened.
   ofPack(e) {
     if (this.tenant === '' || e.tenant === this.tenant) return
     this.foreign ||= `event ${e.id}: belongs to tenant ${e.tenant}`
@@ -387,7 +389,7 @@ class System {
     need(this.reg.keys.has(this.reg.root), 'the trusted root is not published here')
     if (this.opened && this.foreign) fail(this.foreign)
   }
-  // everyTenants tells whether a policy of the cell is in force for every tenant.
+  // everyTenants reports whether an event activates a policy for every tenant.
   everyTenants(e) { return e.data.layer === 'p0' || e.data.layer === 'p1' && (e.data.source === 'config' || e.type.endsWith('.v1') || e.tenant === '_cell') }
 
   apply(e, files) {
@@ -416,7 +418,7 @@ class System {
       else this.ofPack(e)
     } else if (e.tenant === '_cell') this.policies.add('_cell/' + policy)
     else {
-      if (e.data.layer !== 'p0') this.policies.add(this.holder(e.tenant) + '/' + policy) // ceilings of a tenant are not in force
+      if (e.data.layer !== 'p0') this.policies.add(this.holder(e.tenant) + '/' + policy) // a ceiling of a tenant is not in force
       this.ofPack(e)
     }
   }
@@ -445,7 +447,7 @@ class System {
     this.budgets.add('_org-' + d.organization)
   }
 
-  // take applies the event on line n of a ledger or export.
+  // take checks and applies the event on line n of a ledger or export.
   take(e, n) {
     if (this.form === 'export') this.admit(e)
     this.exists(e)
@@ -466,28 +468,29 @@ class System {
     need(this.budgets.has(e.tenant), `event ${e.id}: tenant ${e.tenant} does not exist`)
     need(e.service === 'policy' && !e.session && ['allotment_closed', 'allotment_recalled', 'allotment_returned', 'allotment_taken', 'budget_changed', 'limits_set'].includes(e.name), `event ${e.id}: tenant ${e.tenant} is for a budget ledger only`)
   }
-  // admit refuses what is neither the export's tenant's nor shared with it by the cell.
+  // admit refuses an event that is neither of the export's tenant nor one of the cell that an
+  // export of that tenant contains.
   admit(e) {
     if (e.tenant === this.tenant) return
     const shared = { cell_opened: () => true, key_published: () => !personal(e.data.owner), key_revoked: () => !personal(e.data.owner), policy_activated: () => this.everyTenants(e) }[e.name] ?? (() => aboutTenant.has(e.name) && e.data.tenant === this.tenant)
     need((this.cell === '' || e.tenant === this.cell) && shared(), `event ${e.id}: belongs to tenant ${e.tenant}; this export is of ${this.tenant} and the cell`)
   }
-  // origin checks that the checkpoint is of this ledger's log.
+  // origin checks that the checkpoint is of the log of this ledger, once the cell is open.
   origin(head) {
     if (!this.opened) return
     const log = `binnacle/${this.reg.root}/${this.first}`
     need(head.origin === log || head.origin.startsWith(log + '/epoch-') && /^([2-9]|[1-9]\d{1,15})$/.test(head.origin.slice(log.length + 7)), 'checkpoint: is of another log')
   }
-  // auditors lists the keys that may sign a checkpoint up to a lamport.
+  // auditors returns the public keys of audit that may sign checkpoints at the lamport.
   auditors(lamport) { return [...this.reg.keys.values()].filter((k) => k.owner === 'audit' && k.uses.includes('checkpoint') && k.since <= lamport && !(k.revoked && k.revoked <= lamport)).map((k) => k.pub) }
 }
 
 // --- the calls of a session --------------------------------------------------
 
-// governs tells whether calls of a kind govern the whole mesh.
+// governs reports whether calls of a kind govern the whole mesh.
 const governs = (kind) => kind.startsWith('tenant.') || kind === 'policy.freeze' || kind === 'policy.unfreeze'
 
-// causes names, for each event that changes the whole mesh, the kind of the call that causes it.
+// causes has, for each event that changes the whole mesh, the kind of the call that causes it.
 const causes = { __proto__: null, tenant_created: 'tenant.create', tenant_quota_set: 'tenant.set_quota', tenant_resumed: 'tenant.resume', tenant_suspended: 'tenant.suspend', mesh_frozen: 'policy.freeze', mesh_unfrozen: 'policy.unfreeze' }
 
 class Session {
@@ -519,7 +522,7 @@ class Session {
     if (d.verdict === 'ALLOW' && !c.settled) at('allowed before the escalation was settled')
   }
 
-  // next applies the session's next event.
+  // next checks and applies the next event of the session.
   next(e) {
     const at = (what) => fail(`event ${e.id} (${e.name}): ${what}`)
     this.events++
@@ -617,7 +620,7 @@ export function verify(pack, rootKID) {
   for (const bytes of system) sys.apply(event(bytes), files)
   sys.end()
 
-  // Seals.
+  // The signatures of the manifest.
   const audit = sys.reg.at(m.kid, 'audit', 'manifest', m.lamport)
   need(signed(audit, 'binnacle evidence manifest v1', m), 'manifest.json: signature does not verify')
   const env = read(get('attestation.dsse.json'), 'attestation.dsse.json')
@@ -698,7 +701,7 @@ export function verify(pack, rootKID) {
     nodes.push({ digest: digest(Buffer.from(head.text)), id: `checkpoint-${head.size}`, kind: 'CHECKPOINT', lamport: m.lamport + 1, name: 'checkpoint', parents: sorted(nodes.map((n) => n.id).filter((id) => !before.has(id))), principal: 'audit', session: m.session })
   }
 
-  // What is derived, and the contents.
+  // The derived files, and the contents.
   const text = (docs) => Buffer.from(docs.map((d) => canonical(d) + '\n').join(''))
   need(text(decisions).equals(get('decisions.jsonl')), 'decisions.jsonl: not the decisions in the events')
   need(text(receipts).equals(get('receipts.jsonl')), 'receipts.jsonl: not the receipts in the events')
@@ -713,7 +716,7 @@ export function verify(pack, rootKID) {
 
 // --- exported ledgers, archives and exports of tenants -----------------------
 
-// Tree is the frontier of a log: the roots of its complete subtrees, the largest first.
+// Tree computes the root of a log. roots are the roots of its complete subtrees, the largest first.
 class Tree {
   constructor() { this.size = 0; this.roots = [] }
   // add appends a complete subtree of 2^level leaves.
@@ -735,7 +738,7 @@ function mapRoot(leaves, depth = 0) {
   return sha(Buffer.from([3]), mapRoot(half[0], depth + 1), mapRoot(half[1], depth + 1))
 }
 
-// Log is what the lines of a ledger or export establish.
+// Log verifies the lines of a ledger or export.
 class Log {
   constructor(root, form, tenant) {
     this.sys = new System(root, form, tenant)
@@ -744,14 +747,14 @@ class Log {
     this.sessions = new Map()
     this.claims = new Map()
   }
-  // line takes the stored bytes of the next event.
+  // line applies the next event, given its stored bytes.
   line(bytes, n) {
     const e = event(bytes)
     this.sys.take(e, n)
     this.tree.add(0, leafOf(bytes))
     if (e.session && (this.sys.form === 'ledger' || e.tenant === this.sys.tenant)) this.events.push([n, { ...e, bytes: null }])
   }
-  // close verifies the checkpoint over all lines.
+  // close verifies the checkpoint over all lines and returns it.
   close(text) {
     this.sys.end()
     const head = note(Buffer.from(text), this.sys.auditors(Number.MAX_SAFE_INTEGER))
@@ -760,7 +763,8 @@ class Log {
     need(head.size === this.tree.size && head.root.equals(this.tree.root), "the lines do not have the checkpoint's root")
     return head
   }
-  // follow checks the calls of all sessions.
+  // follow checks the calls of all sessions, and that calls of the cell caused the changes of the
+  // mesh.
   follow() {
     const ids = new Set()
     for (const [n, e] of this.events) {
@@ -789,7 +793,7 @@ class Log {
   }
 }
 
-// ledger verifies the lines of an exported ledger without its last one, and its trailer.
+// ledger verifies an exported ledger: rows are its lines without the last one, which is trailer.
 function ledger(rows, trailer, root) {
   shape(trailer, 'the last line', { binnacle_checkpoint: 's', cosignatures: 'l?' })
   const log = new Log(root, 'ledger', '')
@@ -854,7 +858,7 @@ function exported(rows, root) {
   return { tenant: h.tenant, origin: head.origin, tree_size: head.size, root_hash: head.root.toString('hex'), events, hidden: head.size - events, ...log.counts, complete: 'each session bound by checkpoint, their number attested by audit only' }
 }
 
-// archive verifies the folder of an archive.
+// archive verifies the archive in a folder.
 function archive(dir, root) {
   const ix = JSON.parse(utf8.decode(readFileSync(join(dir, 'archive.json')))), rows = []
   shape(ix, 'archive.json', { format: 's', segment: 'i', checkpoint: 's', cosignatures: 'l?', segments: list({ file: 's', from: 'i', to: 'i', root: 's', sha256: 's' }) })
@@ -869,7 +873,7 @@ function archive(dir, root) {
   return ledger(rows, { binnacle_checkpoint: ix.checkpoint, ...(ix.cosignatures ? { cosignatures: ix.cosignatures } : {}) }, root)
 }
 
-// verifyFile verifies a file, which its first bytes distinguish, or an archive's folder.
+// verifyFile verifies a pack, ledger or export in a file, or the archive in a folder.
 export function verifyFile(path, root) {
   return statSync(path).isDirectory() ? archive(path, root) : verifyBytes(readFileSync(path), root)
 }

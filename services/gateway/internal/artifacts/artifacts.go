@@ -115,7 +115,7 @@ func (s *API) Upload(c echo.Context) error {
 	args.Int("size", o.Size)
 	args.Str("upload", o.Upload)
 	err = s.Calls.Respond(c, who, "tool."+toolPut, toolPut, args.End())
-	recorded = err == nil && c.Response().Status == http.StatusOK // and not 202: the call has no outcome yet
+	recorded = err == nil && c.Response().Status == http.StatusOK // with 202, the call has no outcome yet
 	return err
 }
 

@@ -91,9 +91,9 @@ func notStored(call string) *apierr.Error {
 
 // same reports whether the recorded call c has the kind, tool, ReportWithin and args that r
 // proposes, and the same body if both have one. It does not compare sessions, timeouts or
-// delegations. Two requests to a language model are compared as sameModel does. Otherwise same
-// returns false if the recorded args or body were erased. It returns an error if a content cannot
-// be read.
+// delegations. It returns false if the recorded args were erased. Two requests to a language model
+// that have bodies are compared as sameModel does; for other calls, same returns false if the
+// recorded body was erased. It returns an error if a content cannot be read.
 func (s *Runner) same(ctx context.Context, c *contract.Call, r propose.Request) (bool, error) {
 	if c.Kind != r.Kind || c.Tool != r.Tool || c.ReportWithin != r.ReportWithin.Milliseconds() {
 		return false, nil
