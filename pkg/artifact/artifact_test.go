@@ -54,8 +54,9 @@ func random(n int) []byte {
 	return b
 }
 
-// TestWriteRead writes content of sizes around those of parts and reads it, as a whole and
-// from random positions.
+// TestWriteRead writes content of sizes around those of parts, and reads it as a whole
+// and from other positions. It also checks the size and the digest in the object, and
+// that Verify accepts it.
 func TestWriteRead(t *testing.T) {
 	for _, n := range []int{0, 1, PartSize - 1, PartSize, PartSize + 1, 3*PartSize + 17, 9 * PartSize} {
 		var m memory
@@ -162,7 +163,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestParseSubject checks the subjects of parts.
+// TestParseSubject checks which subjects ParseSubject accepts, and the upload that it
+// returns.
 func TestParseSubject(t *testing.T) {
 	if p, ok := ParseSubject("art.t.gateway.u-A.0"); !ok || p != (Parts{"t", "gateway", "u-A"}) {
 		t.Error(p, ok)

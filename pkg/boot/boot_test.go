@@ -8,7 +8,8 @@ import (
 
 // TestOpen shows that a folder counts as one that may have lost writes only if it was in
 // use in another boot and was not closed, or if its mark is damaged, and that its content
-// then gets another id, also if the program ends before the repair.
+// then gets another id, also if the program ends before the repair. After renew, and
+// after Close, the folder does not count as one that may have lost writes.
 func TestOpen(t *testing.T) {
 	for name, c := range map[string]struct {
 		mark string // stored mark; "" for none

@@ -9,8 +9,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
 )
 
-// TestFreshTime checks that a message of a replicated stream, which is read from the
-// leader, has the time at which it was stored, as one that is read directly.
+// TestFreshTime checks that Fresh returns a message of a replicated stream, which it
+// reads from the leader, with the headers of a direct read: the sequence, and the time at
+// which the message was stored.
 func TestFreshTime(t *testing.T) {
 	srv, err := embed.Start("server_name: fresh", nil)
 	if err != nil {

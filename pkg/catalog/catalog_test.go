@@ -41,7 +41,8 @@ func apply(t *testing.T, c *Catalog, service, name string, tools ...contract.Too
 // TestOwners checks that a service can register only tools that name it as their
 // executor, that it can neither register nor retire a kind that another executor has
 // registered, that malformed events of services other than policy have no effect, and
-// that a malformed approval by policy is an error.
+// that a malformed approval by policy is an error. An event with a name that is not in
+// Filters has no effect.
 func TestOwners(t *testing.T) {
 	var c Catalog
 	mine := tool("session-runner", "tool.echo", "first")

@@ -65,7 +65,7 @@ func TestSettingsAreTheFields(t *testing.T) {
 
 // TestPrecedence shows that a flag takes precedence over a variable, a variable over the
 // file, and the file and the configuration folder over the default, and that each value
-// has its origin.
+// has its origin. A flag without text leaves its member unset.
 func TestPrecedence(t *testing.T) {
 	file := write(t, "gateway:\n  capture: hashed\n  listen: 127.0.0.1:1\n")
 	folder := t.TempDir()

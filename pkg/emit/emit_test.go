@@ -109,7 +109,8 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestNewID shows that ids have their prefix and are unique.
+// TestNewID shows that ids have their prefix, a hyphen and 26 characters, are unique, and
+// can be tokens of a subject.
 func TestNewID(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {

@@ -29,7 +29,7 @@ func cancellation(tt *tenantsTest, service, tenant string, store bool) eventlog.
 }
 
 // TestCancelledBefore shows that, if the cancellation of a call arrives before its work,
-// the call is claimed and recorded as cancelled, and not run; that this also holds if the
+// the call is recorded as cancelled, and not run; that this also holds if the
 // cancellation was stored before the executor was started; and that the cancellation by a
 // service that did not propose the call has no effect.
 func TestCancelledBefore(t *testing.T) {

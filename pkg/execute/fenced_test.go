@@ -14,10 +14,10 @@ import (
 )
 
 // TestFenced shows that a call with draws from an allotment does not start before this
-// instance has read the ledger up to the work; that it is claimed and recorded as
-// cancelled, with the error code budget_fenced, if the allotment was closed before the work
-// and not if it was closed after it or another one was; and that a call without draws
-// starts at once.
+// instance has read the ledger up to the work; that it is recorded as cancelled, with the
+// error code budget_fenced, and not run, if the allotment was closed before the work and
+// not if it was closed after it or another one was; and that a call without draws starts
+// at once.
 func TestFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tt := newTenantsTest(t)

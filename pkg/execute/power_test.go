@@ -52,8 +52,8 @@ func TestDurableFirst(t *testing.T) {
 	}
 }
 
-// TestBodyBeforeSync shows that the sync before a handler begins after the body was opened,
-// which waits while another service of the process stores the body.
+// TestBodyBeforeSync shows that the sync before a handler runs begins only after the body
+// was read. Reading a body waits while another service of the process stores it.
 func TestBodyBeforeSync(t *testing.T) {
 	var stored atomic.Bool
 	w := &item{body: func(context.Context) ([]byte, error) {

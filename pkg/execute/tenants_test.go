@@ -98,8 +98,8 @@ func (tt *tenantsTest) outcome(tenant string) (status, code string) {
 // TestTenants shows that a call of a tenant that is not known is neither claimed nor run:
 // it is returned for redelivery, however often it was delivered, while the instance has
 // not read the ledger up to the call, and refused for good afterwards; that it runs if
-// the tenant's creation is read meanwhile; that a call of a suspended tenant is claimed
-// and recorded as cancelled; that another tenant's call runs; and that the first
+// the tenant's creation is read meanwhile; that a call of a suspended tenant is recorded
+// as cancelled, and not run; that another tenant's call runs; and that the first
 // maxDeliver deliveries of a call of a tenant that is not known take at least a minute,
 // with at most 15 s of delay between two.
 func TestTenants(t *testing.T) {

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TestTurnsAlone shows that a tenant alone is not limited, and is again not limited once
-// the other tenant has sent nothing for a while.
+// TestTurnsAlone shows that a tenant is not limited while it is the only one, that it has
+// half of the places after a request of another tenant, and that it is not limited any
+// more once the other tenant has sent nothing for a while.
 func TestTurnsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := &Turns{Places: 4, Hold: time.Minute}

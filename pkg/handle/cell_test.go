@@ -43,7 +43,7 @@ func (u *upgraded) add(t *testing.T, tenant, name string) uint64 {
 	return seq
 }
 
-// open appends cell_opened.
+// open appends cell_opened, and updates the state of the cell.
 func (u *upgraded) open(t *testing.T) {
 	t.Helper()
 	by := &emit.Emitter{Log: &u.Log, Tenant: "original", Source: "provision/provision-1", Now: time.Now}
@@ -75,9 +75,9 @@ func (u *upgraded) do(t *testing.T, l eventlog.Log, name string) (e *contract.Ev
 }
 
 // TestDoCell shows that an aggregate of the cell has one history over cell_opened, which
-// begins in the original tenant and continues in the cell's. Later events of the
-// original tenant under the same key, and events of other tenants, are not part of it.
-// Appends expect the last event of the cell's tenant.
+// begins in the original tenant and continues in the cell's. Later events of the original
+// tenant under the same key, and events of other tenants, are not part of it.
+// Cell.History returns the same history.
 func TestDoCell(t *testing.T) {
 	u := newUpgraded()
 	u.add(t, "other", "foreign")
@@ -131,8 +131,8 @@ func TestDoCellStricter(t *testing.T) {
 	}
 }
 
-// opening is a ledger that calls the function before ahead of its first conditional
-// append.
+// opening is a ledger that calls the function in its field before once, ahead of the
+// first conditional append.
 type opening struct {
 	eventlog.Log
 	before func()

@@ -7,7 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestOf checks that only documents of the mcp-router have an offer.
+// TestOf checks that Of returns the offer of a document of the mcp-router, and nil for a
+// document of another executor or without a valid offer.
 func TestOf(t *testing.T) {
 	schema, err := (&Offer{Server: "s", Name: "n", Tool: map[string]json.RawMessage{"title": json.RawMessage(`"T"`)}}).Schema()
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 const (
 	MaxBytes    = 256 << 10 // size of a document
 	MaxSteps    = 128
-	MaxItems    = 1000 // items of a map
-	MaxNesting  = 64   // nesting of inputs with templates
-	MaxAttempts = 10   // attempts of a step
-	MaxParallel = 16   // items of a map that run at once
-	MaxTimeout  = 24 * 60 * 60
+	MaxItems    = 1000         // items of a map
+	MaxNesting  = 64           // nesting of inputs with templates
+	MaxAttempts = 10           // attempts of a step
+	MaxParallel = 16           // items of a map that run at once
+	MaxTimeout  = 24 * 60 * 60 // time limit of a run, in seconds
 )
 
 // Document is a pipeline.

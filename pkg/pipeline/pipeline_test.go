@@ -197,7 +197,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestDefaults checks the numbers and the pack of steps that give none.
+// TestDefaults checks the default time limit and number of concurrent calls of a step,
+// given values of both, and the pack of a step with an approval.
 func TestDefaults(t *testing.T) {
 	s := Step{Pack: "echo"}
 	if s.Timeout() != 60 || s.Width() != 4 || s.PackOf() != "echo" {
@@ -234,7 +235,8 @@ func TestCheckInputs(t *testing.T) {
 	}
 }
 
-// TestNeeds checks that a step without needs needs the one before it.
+// TestNeeds checks the steps that a step needs: those that it lists or, if it has no
+// list, the one before it.
 func TestNeeds(t *testing.T) {
 	d, err := Parse([]byte(`{"name":"x","steps":[{"id":"a"},{"id":"b"},{"id":"c","needs":[]},{"id":"d","needs":["a","c"]}]}`))
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestNotDumpable shows, in a process of its own, that the limit of core files is zero, also
-// in a process that it starts, and that the kernel reports the process as not dumpable.
+// TestNotDumpable shows, in a process of its own, that the kernel reports the process as
+// not dumpable after NotDumpable, and that the limit of core files is zero in a process
+// that it starts.
 func TestNotDumpable(t *testing.T) {
 	if os.Getenv("BINNACLE_TEST_DUMPABLE") == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestNotDumpable$", "-test.v")

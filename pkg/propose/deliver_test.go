@@ -133,7 +133,8 @@ func TestDeliver(t *testing.T) {
 }
 
 // TestNoCatalog checks that without ExecutorOf an outcome of another service than policy
-// is rejected.
+// is rejected. An entry that is not an event has no effect, and Position returns zeros
+// before Run.
 func TestNoCatalog(t *testing.T) {
 	p := newProposer(&memlog.Log{})
 	pend, err := p.Propose(t.Context(), request(nil))
@@ -204,8 +205,8 @@ func TestProposal(t *testing.T) {
 	}
 }
 
-// TestJoinFirst checks that Join may be the first use of a Proposer, and that the joined
-// call receives its outcome.
+// TestJoinFirst checks that Join may be the first use of a Proposer, that the joined call
+// receives its outcome, and that Wait returns ErrUnknownOutcome if its context has ended.
 func TestJoinFirst(t *testing.T) {
 	p := newProposer(&memlog.Log{})
 	join := p.Join(&contract.Event{CallID: "c-1"}, &contract.Call{})

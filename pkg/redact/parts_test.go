@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestClasses checks the classes of bytes for each byte.
+// TestClasses checks, for each byte, whether it counts as alphanumeric, as a character of
+// base64 and as a hexadecimal digit. It also checks lower.
 func TestClasses(t *testing.T) {
 	const digits, upper, small = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
 	for i := range 256 {

@@ -110,7 +110,7 @@ func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
 
 // TestDo shows that a view is brought up to date before a query reads it, that the
 // response has the view's position, that each kind of failure has its code and message,
-// and that a timeout wraps its cause.
+// and that a timeout wraps its cause. The code of a nil error is empty.
 func TestDo(t *testing.T) {
 	c, _, _ := pair(t)
 	r, err := rpc.Do(t.Context(), c, one, countRequest{2})
@@ -223,7 +223,9 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestBytes shows that the reader returns io.EOF only after the complete response.
+// TestBytes shows that the reader returns io.EOF only after the complete response, and
+// that the error of a response that fails is returned, also if it fails after the first
+// bytes.
 func TestBytes(t *testing.T) {
 	c, _, _ := pair(t)
 	read := func(n int64) (int, error) {
@@ -248,7 +250,8 @@ func TestBytes(t *testing.T) {
 
 // TestRolling shows that callers derive the code of an error from its message if a
 // service of release 0.5, which sends no codes, returned it, and that callers of release
-// 0.5 accept responses with codes and views.
+// 0.5 accept responses with codes and views. It also shows that a client with To can
+// query the instance.
 func TestRolling(t *testing.T) {
 	c, a, b := pair(t)
 	for message, code := range map[string]string{

@@ -151,7 +151,8 @@ func TestCellNow(t *testing.T) {
 
 // TestCellTenants shows that the Cell has the tenants that policy has created, with their
 // state and quota, and the operators; that it ignores such events of other services and
-// in other tenants; and that Await finds a tenant that has just been created.
+// in other tenants; that Await finds a tenant that has just been created; and that an
+// event closes the channel of Changed.
 func TestCellTenants(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {

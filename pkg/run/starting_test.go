@@ -86,7 +86,7 @@ func TestReport(t *testing.T) {
 }
 
 // TestHealthWhileStarting shows that a health check waits while a service is starting,
-// and fails once a service that was ready is not.
+// succeeds when the service is ready, and fails once a service that was ready is not.
 func TestHealthWhileStarting(t *testing.T) {
 	name := "test-" + strconv.Itoa(os.Getpid())
 	var ready atomic.Bool

@@ -71,8 +71,9 @@ func (w *world) request(call string) *contract.Event {
 	return e
 }
 
-// TestCheck checks the reason for which each request is refused that no running call of
-// the requester covers, and that an expired intent is no reason.
+// TestCheck checks that a request is refused, and for which reason, if no running call of
+// the requester covers it, or if its tenant is suspended or does not exist. An expired
+// intent is no reason.
 func TestCheck(t *testing.T) {
 	w := newWorld(t)
 	here := tenants{"t": true}
@@ -136,9 +137,9 @@ func (down) Scan(context.Context, string, uint64) iter.Seq2[eventlog.Entry, erro
 	return func(yield func(eventlog.Entry, error) bool) { yield(eventlog.Entry{}, errDown) }
 }
 
-// TestRead checks that Allowed and Find return the decision of the call alone, of an entry
-// before the request, and that no method takes a ledger that does not respond for one
-// without the event.
+// TestRead checks that Allowed and Find return the decision of the call alone, of an
+// entry before the request, and nil without an error if there is none or its data are
+// malformed. If the ledger does not respond, every method returns its error.
 func TestRead(t *testing.T) {
 	w := newWorld(t)
 	_, damaged := w.put(w.policy, contract.EventAllowed, runner, "c-3", []byte(`{}`))

@@ -130,8 +130,8 @@ func (m tenants) Check(tenant string) (exists, suspended bool) {
 	return exists, exists && !works
 }
 
-// TestAbsent shows that requests for a tenant that does not exist, or is suspended, are
-// refused.
+// TestAbsent shows the reason for which requests for a tenant that does not exist, or is
+// suspended, are refused. For another tenant it is empty.
 func TestAbsent(t *testing.T) {
 	c := New(nil, nil, tenants{"works": true, "stopped": false}, time.Now, nil)
 	for tenant, want := range map[string]string{"works": "", "stopped": "tenant stopped is suspended", "none": "tenant none does not exist"} {

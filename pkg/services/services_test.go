@@ -124,7 +124,7 @@ func TestKindOf(t *testing.T) {
 }
 
 // TestCopies shows that changing a returned slice does not change the registry, and that
-// unknown services and views are not found.
+// unknown services and views are not found. It also checks the name of an account.
 func TestCopies(t *testing.T) {
 	All()[0].Name = "changed"
 	Names()[0] = "changed"

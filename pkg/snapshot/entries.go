@@ -22,7 +22,8 @@ type Entries struct {
 	Check func([]eventlog.Entry) error
 	// Reduce returns the entries without the ones that no longer have an effect, such as
 	// the events of an escalated call that is settled. It may be nil, and may change the
-	// slice.
+	// slice. It is called before a snapshot is taken, and by Add if the list has more
+	// than 1,000 entries plus twice the number that it last returned.
 	Reduce func([]eventlog.Entry) []eventlog.Entry
 	// Off makes Add apply entries without adding them to the list, for an instance that
 	// takes no snapshots.

@@ -31,8 +31,9 @@ func rawEvent(t *testing.T) ([]byte, string) {
 	return b, e.Subject()
 }
 
-// TestReduce checks after how many valid events Add calls Reduce: at more than 1,000, and
-// then at more than 1,000 and twice the number that Reduce left. With Off, it never does.
+// TestReduce checks when Add calls Reduce: when the list has more than 1,000 events, and
+// later when it has more than the sum of 1,000 and twice the number that Reduce left.
+// With Off, it never does. Reduce may be nil.
 func TestReduce(t *testing.T) {
 	raw, subject := rawEvent(t)
 	for _, off := range []bool{false, true} {
@@ -156,7 +157,9 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestWhen checks after which growth of the ledger Close and renew take a snapshot.
+// TestWhen checks after which growth of the ledger Close and renew take a snapshot. It
+// also checks that renew takes one if the stored snapshot is of other code, and that a
+// nil Store does nothing.
 func TestWhen(t *testing.T) {
 	f := newFixture(t)
 	// A nil Store does nothing.

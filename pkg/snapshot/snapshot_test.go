@@ -146,7 +146,7 @@ func (f *fixture) start(instance string, code int64, refuse string) (string, uin
 
 // TestStart shows that an instance starts from the newest snapshot, also of another
 // instance, from an older one if the newest cannot be loaded, and from the first entry if
-// there is none.
+// there is none or the Store is nil.
 func TestStart(t *testing.T) {
 	f := newFixture(t)
 	if text, from := f.start("gw1", 1, ""); text != "" || from != 1 {

@@ -7,8 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestWhere checks that Where returns the JSON pointer and the keyword of a violation, and
-// names that are similar to a wrong one.
+// TestWhere checks that Where returns the JSON pointer and the keyword of a violation,
+// and the names or the values of an enum that are similar to a wrong one.
 func TestWhere(t *testing.T) {
 	tool := &contract.Tool{InputSchema: contract.Raw(`{"properties":{"a/b":{"type":"object","properties":{"n":{"type":"integer","maximum":3},"name":{"type":"string"}}},"list":{"type":"array","items":{"type":"object","properties":{"color":{"enum":["red","green"]}}}},"text":{"type":"string"}},"required":["text"],"type":"object"}`)}
 	var c Checker

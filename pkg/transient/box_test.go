@@ -112,9 +112,9 @@ func TestFrom(t *testing.T) {
 	}
 }
 
-// TestTenants shows that Tenant returns the tenant in the subject of a query, that one
-// inbox receives the queries and responses of every tenant, and that a response is sent
-// for the tenant of its query.
+// TestTenants shows that Tenant returns the tenant in the subject of a query, and "" for
+// another context, that one inbox receives the queries and responses of every tenant, and
+// that a response is sent for the tenant of its query.
 func TestTenants(t *testing.T) {
 	a, b := boxes(t)
 	b.Serve("whose", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {

@@ -125,10 +125,10 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// TestStrings checks the canonical form of every character below 0x80 and of some
-// strings with other characters. It shows that Transform produces this form from
-// escapes, and that Read rejects the \u escape of a character below 0x80 unless it is
-// the canonical form.
+// TestStrings checks the canonical form of every character below 0x80 and of some strings
+// with other characters or with bytes that are not UTF-8, which become U+FFFD. It shows
+// that Transform produces this form from escapes, and that Read rejects the \u escape of
+// a character below 0x80 unless it is the canonical form.
 func TestStrings(t *testing.T) {
 	for c := range 0x80 {
 		s := "a" + string(rune(c)) + "z"

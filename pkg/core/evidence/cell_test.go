@@ -449,7 +449,8 @@ func worldFrozenBefore(t testing.TB) *world {
 	return c.world
 }
 
-// cells returns packs of ledgers with several tenants, for the published set.
+// cells returns valid and invalid packs of ledgers with several tenants, for the
+// published set.
 func cells(t testing.TB) map[string]struct {
 	ok   bool
 	pack []byte

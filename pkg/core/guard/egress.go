@@ -81,8 +81,8 @@ func reaches(in *Inputs, v Answer) bool {
 	return err == nil && len(rules) > 0
 }
 
-// HostsOf returns the hosts that the tool declares, for rules of policies: those in Egress
-// and those of its rules, without duplicates.
+// HostsOf returns the hosts that the tool declares, for rules of policies: those in
+// Egress, and then the hosts of its rules that are not among them, each once.
 func HostsOf(t *contract.Tool) []string {
 	out := append([]string{}, t.Egress...)
 	for i := range t.EgressRules {

@@ -111,7 +111,8 @@ func TestEgressRules(t *testing.T) {
 	}
 }
 
-// TestHostsOf shows the hosts that policies see.
+// TestHostsOf shows that the hosts for policies are those of the tool and of its rules,
+// each once. For a tool without any, they are an empty slice that is not nil.
 func TestHostsOf(t *testing.T) {
 	tool := &contract.Tool{Egress: []string{"a.org"}, EgressRules: rules{{Host: "b.org"}, {Host: "b.org"}, {Host: "a.org"}}}
 	if got := guard.HostsOf(tool); !slices.Equal(got, []string{"a.org", "b.org"}) {
@@ -122,8 +123,9 @@ func TestHostsOf(t *testing.T) {
 	}
 }
 
-// TestSecretsOf shows the secrets that policies see: also those of credentials, and none that
-// are granted by a pattern.
+// TestSecretsOf shows that the secrets for policies include those of credentials, each
+// once, and none that are granted by a pattern. For a tool without any, they are an empty
+// slice that is not nil.
 func TestSecretsOf(t *testing.T) {
 	with := func(name string) contract.EgressRule {
 		return contract.EgressRule{Credential: &contract.EgressCredential{Secret: name}}

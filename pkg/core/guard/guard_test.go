@@ -52,7 +52,8 @@ func approved(in *guard.Inputs, quorum int64, by ...string) {
 }
 
 // TestDecide checks verdict and reason for deviations from an allowed call, one at a
-// time, and that Redecide computes the same.
+// time, that a decision has an intent if and only if its verdict is ALLOW, and that
+// Redecide computes the same.
 func TestDecide(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {

@@ -106,8 +106,10 @@ func TestVerifyDecision(t *testing.T) {
 	}
 }
 
-// TestGateOfExecutor checks that CheckIntent rejects invalid decisions and intents even
-// if policy's signature over them verifies.
+// TestGateOfExecutor checks that CheckIntent rejects decisions and intents that are
+// invalid, or are not for the call, its tenant, session or executor, even if policy's
+// signature over them verifies. An intent is valid until the moment at which it expires,
+// inclusive.
 func TestGateOfExecutor(t *testing.T) {
 	k := key(t, "policy")
 	for name, c := range map[string]struct {

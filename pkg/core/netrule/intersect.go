@@ -31,7 +31,8 @@ func Exceeds(rules []Rule) bool { return len(rules) > MaxRules || slices.Contain
 
 func tooMany(r Rule) bool { return len(r.Methods) > MaxMembers || len(r.Paths) > MaxMembers }
 
-// Overlap reports whether a rule and a ceiling allow a request in common.
+// Overlap reports whether a rule and a ceiling allow a request in common. It may return
+// true although their patterns of paths match no path in common; see empty.
 func Overlap(r *Rule, ceiling []Rule) bool {
 	return slices.ContainsFunc(ceiling, func(c Rule) bool { _, ok := narrow(*r, &c); return ok })
 }

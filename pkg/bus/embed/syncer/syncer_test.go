@@ -48,7 +48,7 @@ func power(t *testing.T, store string) (jetstream.JetStream, func()) {
 // shows that after the next start in another boot the ledger ends before the damage, has
 // no gap, and takes further events; and that a start after Close changes nothing.
 func TestRepair(t *testing.T) {
-	const size, events = 100 << 10, 250 // about three blocks
+	const size, events = 100 << 10, 250 // results in four blocks
 	made := t.TempDir()
 	js, stop := power(t, made)
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: bus.Events, Subjects: []string{"evt.>"}, Compression: jetstream.S2Compression}); err != nil {
@@ -122,8 +122,9 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestDurable shows what Conn.Durable returns: nil while the server syncs, and
-// ErrNotDurable for good once a sync has failed.
+// TestDurable shows what Conn.Durable returns: nil while the server syncs, also after the
+// ledger was deleted and created again, and ErrNotDurable for good once a sync has
+// failed.
 func TestDurable(t *testing.T) {
 	decl := bus.Declaration{Service: "a", Slots: 1}
 	b := meshtest.StartMode(t, []bus.Declaration{decl}, true)
@@ -174,9 +175,9 @@ func TestDurable(t *testing.T) {
 	}
 }
 
-// TestNoSyncer shows that nothing counts as durable if no syncer responds on a server that
-// commits in groups, also after it has responded before, and that a server that syncs each
-// message itself is not waited for.
+// TestNoSyncer shows that nothing counts as durable if no syncer responds on a server
+// that commits in groups, also after it has responded before, and that Durable returns
+// nil on a server that does not commit in groups.
 func TestNoSyncer(t *testing.T) {
 	if err := meshtest.Grouped(t, nil).Durable(t.Context()); !errors.Is(err, bus.ErrNotDurable) {
 		t.Errorf("a server without a syncer: %v", err)
