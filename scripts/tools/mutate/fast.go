@@ -276,7 +276,8 @@ func (in *instrumenter) binary(n *ast.BinaryExpr, c change) string {
 		if !in.decides(n) {
 			return ""
 		}
-		// With && the right operand counts if the left one is true, with || if it is false.
+		// With &&, the right operand is the result if the left one is true; with ||, if
+		// it is false.
 		same := map[bool]string{true: "!=", false: "=="}[n.Op == token.LAND]
 		return fmt.Sprintf("func() bool { l_ := bool(%s); if l_ == (mutant_ %s %d) { return bool(%s) }; return l_ }()",
 			in.operand(n.X), same, in.number(c, changes[n.Op][0]), in.operand(n.Y))

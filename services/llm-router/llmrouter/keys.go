@@ -173,8 +173,8 @@ func (r *rotation) report(key tenantKey, f func(*route.Breaker)) {
 }
 
 // latencies holds a smoothed time to the first byte for each provider/model, in
-// microseconds. Each value after the first counts for a fifth. It is safe for concurrent
-// use; a concurrent update may be lost.
+// microseconds. Each value after the first has a weight of one fifth. It is safe for
+// concurrent use; a concurrent update may be lost.
 type latencies struct{ m sync.Map }
 
 func (l *latencies) of(id string) int64 {

@@ -29,8 +29,8 @@ func refused(body []byte, err error, why string) *provider.Failure {
 var pathIn = regexp.MustCompile(`^[a-z_]+(\[[0-9]+\])?(\.[a-z_]+(\[[0-9]+\])?)*: `)
 
 // pointerIn splits an error's text into the JSON pointer of the deepest member of body
-// that it names, and the rest of the text. A path of which body contains only a part
-// remains in the rest.
+// that it names, and the rest of the text. If body contains only a part of a path, the
+// whole path remains in the rest.
 func pointerIn(body []byte, text string) (at, rest string) {
 	doc := json.RawMessage(body)
 	for {

@@ -73,12 +73,12 @@ func (f *freezes) signs() map[string]bool {
 	return out
 }
 
-// acknowledged waits until every running executor instance that can acknowledge the
-// freeze (see signs) has done so and acked or missing is not empty, until ten seconds
-// have passed, or until ctx is done. acked lists the instances that have acknowledged it.
-// missing lists the running ones that have not, including those that cannot. A service
-// whose running instances cannot be read is listed in missing by its own name; if a read
-// does not return in time, the result of the read before it counts.
+// acknowledged waits until acked or missing has an entry and every running executor
+// instance that can acknowledge the freeze (see signs) has done so. It returns in any
+// case after ten seconds, or when ctx is done. acked lists the instances that have
+// acknowledged it. missing lists the running ones that have not, including those that
+// cannot. A service whose running instances cannot be read is listed in missing by its
+// own name; if a read does not return in time, the result of the read before it counts.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -526,8 +526,8 @@ func TestNoTenantsBeforeOpening(t *testing.T) {
 	})
 }
 
-// lagging is a registry of keys that knows no key until await was called with a sequence
-// of at least want.
+// lagging is a registry of keys that has no key until await was called with a sequence of
+// at least want.
 type lagging struct {
 	keyring
 	read uint64 // greatest sequence for which await was called

@@ -417,9 +417,9 @@ func TestEveryReason(t *testing.T) {
 	}
 }
 
-// TestPrecedence shows that the first bundle that returns a verdict determines the
-// answer of layer P1, that an overlay can narrow it until the overlay expires, and that
-// the digests name all bundles and the overlay.
+// TestPrecedence shows that the first bundle that returns a verdict determines the answer
+// of layer P1, that an overlay can narrow it in its session until the overlay expires,
+// and that the digests name all bundles and the overlay.
 func TestPrecedence(t *testing.T) {
 	w := usual(t)
 	w.rego("late", 2000, `answer := {"verdict": "DENY", "reason_code": "DENY_LATE"}`)

@@ -10,9 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
-// maxBudgetTries is the number of earlier deliveries of a proposal from which on a
-// failing reservation denies the call: if the budget ledger cannot be written, calls
-// must not be allowed.
+// maxBudgetTries is the number of earlier deliveries of a proposal after which the call
+// is denied if its reservation fails. A call without its reservation must not be allowed.
 const maxBudgetTries = 3
 
 // reserve reserves the amounts that an otherwise allowed call may use, and adds the

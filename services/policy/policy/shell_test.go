@@ -274,8 +274,8 @@ func (m *member) follow() {
 	}
 }
 
-// keepUp updates the views every 5 ms, and runs the budget ledger and its sweep, until
-// ctx is done.
+// keepUp runs the budget ledger and its sweep until ctx is done, and updates the views
+// every 5 ms until the budget ledger has ended.
 func (m *member) keepUp(ctx context.Context) {
 	following, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the budget ledger has ended
 	go func() {

@@ -379,9 +379,9 @@ func TestTenantCallAgain(t *testing.T) {
 	})
 }
 
-// TestTenantCalls shows that the calls about tenants take effect on the next decision,
-// and that they are rejected in tenants other than the cell's own, and before the cell is
-// opened.
+// TestTenantCalls shows that the calls about tenants take effect on the next decision and
+// are shown in the list of tenants, and that they are rejected in tenants other than the
+// cell's own, and before the cell is opened.
 func TestTenantCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m := opened(t)

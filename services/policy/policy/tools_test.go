@@ -15,7 +15,8 @@ import (
 
 // TestToolsHaveCommands shows that each of policy's tools, except the four that this
 // package executes itself, has a command in package govern or in package tenant, and that
-// the command accepts every argument in the tool's schema.
+// the command accepts every argument in the tool's schema and rejects one that the schema
+// lacks.
 func TestToolsHaveCommands(t *testing.T) {
 	own := []string{kindVote, kindActivate, kindRollback, kindRetire}
 	governed := 0

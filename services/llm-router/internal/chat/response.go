@@ -210,9 +210,9 @@ func (ch *choice) check() error {
 	return err
 }
 
-// said appends the events for the thinking, the text and the refusal of a piece.
-// Unsigned thinking is ignored if the piece has reasoning_details, which contain signed
-// thinking.
+// said appends the events for the thinking, the text and the refusal of a piece. If the
+// piece has reasoning_details, the members reasoning and reasoning_content are ignored,
+// because they contain the same thinking without its signature.
 func (ch *choice) said(out []ir.Event) []ir.Event {
 	delta := func(typ, text string) {
 		if text != "" {

@@ -56,7 +56,7 @@ type change struct {
 	name   string                    // name of the event
 }
 
-// If wants returns false, apply would ignore the entry with this subject and data. wants
+// wants returns false only if apply would ignore the entry with this subject and data. It
 // does not decode the data as a whole.
 func (k *book) wants(subject string, data []byte) bool {
 	switch name := eventOf(subject); {

@@ -71,8 +71,9 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// TestBook checks which events of a call change a book: draws from an open allotment, and the
-// outcome by the executor; and that the usage and the attestation of the outcome count.
+// TestBook checks which events of a call change a book: draws from an open allotment, and
+// the outcome by the executor; and that the usage and the attestation of the outcome
+// count. An event of policy with invalid data is an error.
 func TestBook(t *testing.T) {
 	const account, window = "l/agent:alice", "total"
 	fact := &guard.BudgetFact{Allotment: "al-1", Draws: []guard.DrawFact{{Account: account, Amount: 3, Window: window}}}

@@ -132,7 +132,7 @@ func TestRefusedClosing(t *testing.T) {
 }
 
 // TestLostReturn shows that an instance whose appends of returned amounts are not
-// acknowledged has returned them once, and that its allotment is not closed.
+// acknowledged returns the amounts once, and that its allotment is not closed.
 func TestLostReturn(t *testing.T) {
 	total := []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 100, Window: "total"}}
 	bubble(t, 2, total, func(ctx context.Context, log *flaky, ms []*Ledgers) {
@@ -244,8 +244,9 @@ func TestCollect(t *testing.T) {
 	})
 }
 
-// TestUsers checks that a ledger of an organization starts with its first user only, keeps its
-// outcomes while it runs, and does not end while it has a user or an outcome.
+// TestUsers checks that a ledger of an organization starts with its first user only,
+// keeps its outcomes while it runs, and ends only if it has neither a user nor an
+// outcome.
 func TestUsers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := member(&memlog.Log{}, "policy-1", nil)

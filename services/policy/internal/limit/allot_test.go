@@ -48,10 +48,10 @@ func (l *ledger) request(instance, call string, n int64, force bool) string {
 	return strings.Join(taken, "+")
 }
 
-// TestPlan checks the blocks that requests take, and which requests are refused: a request
-// takes a quarter of the room in addition to its amount, and nothing near the limit; what an
-// outcome does not use, or a close returns, can be drawn again; an amount in another
-// instance's block cannot.
+// TestPlan checks the blocks that requests take, and which requests are refused: in
+// addition to its amount, a request takes a quarter of what then remains under the limit,
+// or nothing if little remains; what an outcome does not use, or a close returns, can be
+// drawn again; an amount in another instance's block cannot.
 func TestPlan(t *testing.T) {
 	const refused = contract.ReasonBudgetExceeded
 	day := time.Date(2026, 11, 24, 23, 0, 0, 0, time.UTC)
@@ -111,8 +111,8 @@ func TestPlan(t *testing.T) {
 }
 
 // TestVoidDraws shows that a draw from an unknown or closed allotment changes nothing,
-// that a draw is settled once, by the executor but not by the gateway, and that a return
-// removes the returned amounts from the allotment.
+// that a call draws once and is settled once, by the executor but not by the gateway, and
+// that a return removes the returned amounts from the allotment.
 func TestVoidDraws(t *testing.T) {
 	var s State
 	take := events.AllotmentTaken{Allotment: "al-1", Holder: "p", Now: "x", Blocks: []events.Block{{Account: "l/agent:alice", Amount: 5, Measure: "calls", Window: "total"}}}

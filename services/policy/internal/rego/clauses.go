@@ -143,9 +143,9 @@ func kindOf(x *ast.Expr) string {
 	return ""
 }
 
-// normal returns the text of the expression x, which the caller passes as text. For an
-// equality that is not negated, it returns one form, with a reference first, so that
-// equalities can be compared.
+// normal returns the text of the expression x, which the caller passes as text. It writes
+// an equality that is not negated with "==". If one operand is a reference, a reference
+// comes first, so that equalities can be compared.
 func normal(x *ast.Expr, text string) string {
 	if x.IsCall() && !x.Negated {
 		if ops := x.Operands(); len(ops) == 2 && (x.Operator().String() == "equal" || x.Operator().String() == "eq") {

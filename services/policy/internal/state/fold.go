@@ -55,10 +55,10 @@ func Reads(name string) bool {
 	return tenantEvents[name] || cellFolds[name] != nil || tenantFolds[name] != nil || govern.Folds(name)
 }
 
-// Apply applies one event. It ignores an event whose name Reads does not select, and
-// logs and ignores an event in a tenant to which it cannot belong. A malformed event of
-// a service other than policy is ignored, except that a ledger_truncated event is an
-// alarm in any form. An error means that an event of policy or a policy document cannot
+// Apply applies one event. It ignores an event whose name Reads does not select, and logs
+// and ignores an event in a tenant to which it cannot belong. A malformed event of a
+// service other than policy is ignored, except that a ledger_truncated event has its
+// effect in any form. An error means that an event of policy or a policy document cannot
 // be read or applied. The view must then not be used, because later decisions would rest
 // on the wrong documents.
 func (st *States) Apply(e *contract.Event) error {
