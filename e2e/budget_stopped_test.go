@@ -34,9 +34,9 @@ func newBudgetTest(t *testing.T) *budgetTest {
 	return bt
 }
 
-// use makes n calls of an actor by several clients, which use all gateways, and returns how
-// many succeeded and how many the limit refused. Calls that fail with 5xx are in neither
-// number. If then is not nil, use calls it once, when at calls have succeeded.
+// use makes n calls of an actor by several clients, which use all gateways, and returns how many
+// succeeded and how many the limit refused. Calls that fail with 5xx, or have no response, are in
+// neither number. If then is not nil, use calls it once, when at calls have succeeded.
 func (bt *budgetTest) use(actor string, clients, n int, at int64, then func()) (ok, refused int64) {
 	bt.Helper()
 	token := strings.TrimSpace(cli(bt.T, bt.mesh, "token", "create", "--actor", actor, "--scope", "tools:call"))
@@ -164,9 +164,9 @@ func TestBudgetClients(t *testing.T) {
 }
 
 // TestBudgetStopped shows that a limit is used to its last call, and not exceeded, while an
-// instance of policy that holds a part of it is stopped by SIGSTOP during calls; that the
-// others close its allotment; and that nothing more is used after SIGCONT; also if NATS is
-// restarted before SIGCONT.
+// instance of policy that holds a part of it is stopped by SIGSTOP during calls; that the others
+// close its allotment; and that nothing more is used after SIGCONT. It shows the same with a
+// restart of NATS before SIGCONT.
 func TestBudgetStopped(t *testing.T) {
 	bt := newBudgetTest(t)
 	for _, restart := range []bool{false, true} {

@@ -9,10 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestDeep shows that requests, responses, events and errors that are nested deeply
-// enough to overflow the stack of a recursive parser result in typed errors, that a
-// response with such arguments is returned or fails with an error, and that the mesh
-// continues to serve calls.
+// TestDeep shows that requests, responses, events and errors that are nested deeply enough to
+// overflow the stack of a recursive parser result in typed errors, that a response with tool
+// arguments of this depth is returned or fails with an error, and that the mesh continues to serve
+// calls.
 func TestDeep(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	for name, start := range harness.Topologies {

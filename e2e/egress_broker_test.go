@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// fetchPack builds the pack fetch into a folder of its own. egress is the part of its manifest
-// that names what it may reach.
+// fetchPack builds the pack fetch into a new folder, which it returns. egress is the part of its
+// manifest that names what it may reach.
 func fetchPack(t testing.TB, egress string) string {
 	dir := t.TempDir()
 	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "fetch"), "./packs/fetch")

@@ -140,9 +140,9 @@ func TestErased(t *testing.T) {
 	check(`"erased":3`, `"not_redecidable":1`)
 }
 
-// TestTruncated shows that the loss of the ledger's last events is detected, that calls
-// are then refused, and that the mesh continues in a new log epoch after the root key
-// has accepted the loss.
+// TestTruncated shows that the loss of the ledger's last events is detected, that calls are then
+// refused, and that the mesh continues in a new log epoch after the loss has been accepted with a
+// document that the root key signed.
 func TestTruncated(t *testing.T) {
 	dir := t.TempDir()
 	m := harness.One(t, harness.Options{Noop: true, Dir: dir})

@@ -67,10 +67,10 @@ func imagePacks(t *testing.T, lock string, names ...string) string {
 	return dir
 }
 
-// TestImages shows with one process and with one process per service, with two
-// session-runners, that a script runs in its image, that nothing runs while the image is
-// missing or not pinned, that an import by one session-runner serves the other, that the
-// garbage collection keeps an image in use, and that a tenant cannot start it.
+// TestImages shows with one process and with one process per service, with two session-runners,
+// that a script runs in its image, that nothing runs while the image is missing or not pinned, that
+// an import by one session-runner serves the other, that the garbage collection keeps an image in
+// use, and that a tenant cannot start the garbage collection.
 func TestImages(t *testing.T) {
 	archive, lock := built(t, "python")
 	for name, start := range map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes} {

@@ -14,8 +14,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// long is the time that a tool of the fixture takes at least if its call is to become a
-// task: longer than the mesh waits for an outcome.
+// long is the minimum time that a tool of the fixture takes if its call is to become a task. It is
+// longer than the mesh waits for an outcome.
 const long = 1500 * time.Millisecond
 
 // newFixture starts an MCP server of both protocol versions with the tools that the
@@ -91,7 +91,7 @@ func said(text string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
-// pause waits, and reports whether ctx did not end before.
+// pause waits for d, or until ctx is done, and reports whether d has passed.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):

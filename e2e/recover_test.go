@@ -22,9 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
-// TestRecover shows that recover rejects a healthy ledger; that after an actual loss the
-// root key can open a new epoch, which a witness of the lost history accepts; and that a
-// witness rejects an epoch without the root key's signature as a fork.
+// TestRecover shows that recover rejects a healthy ledger; that after an actual loss a new epoch
+// can be opened with the root key, and a witness of the lost history accepts it; and that a witness
+// rejects an epoch without the root key's signature as a fork.
 func TestRecover(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) { recoverOn(t, lossyProcesses(t, start)) })

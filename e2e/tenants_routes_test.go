@@ -161,7 +161,7 @@ func (s *settlement) leaks(text, except string) string {
 	return ""
 }
 
-// sentBy maps each query that the gateway does not send to a service that does.
+// sentBy has, for each query that the gateway does not send, a service that sends it.
 var sentBy = map[string]string{"audit.acted": "policy", "audit.transcript": "judge", "mesh.body": "judge", "mesh.sealed_value": "vault-broker"}
 
 // answering maps each query that several services implement to the service that is

@@ -44,10 +44,10 @@ func workImages(t *testing.T) string {
 	return dir
 }
 
-// TestWorkPacks shows, on one process and with one process per service and two
-// session-runners, that fs.*, git.*, cmd.run and python.run work on the files of the
-// session's sandbox; that no path leads out of clone_path, by .. or a symbolic link; that
-// they fail with a typed error without a sandbox, and that a command ends at its time limit.
+// TestWorkPacks shows, on one process and with one process per service and two session-runners,
+// that fs.*, git.*, cmd.run and python.run work on the files of the session's sandbox; that no path
+// leads out of clone_path, by .. or a symbolic link; that fs.read fails with a typed error without
+// a sandbox; and that a command ends at its time limit.
 func TestWorkPacks(t *testing.T) {
 	images := workImages(t)
 	for name, start := range harness.Topologies {

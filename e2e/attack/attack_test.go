@@ -48,8 +48,8 @@ func runAll(t *testing.T, m *harness.Mesh) {
 
 func TestOneProcess(t *testing.T) { runAll(t, harness.One(t, options(t, ""))) }
 
-// TestOneProcessListener also attacks a mesh in one process through its NATS listener, with
-// the identities of the key ring. Its durability mode is power.
+// TestOneProcessListener attacks a mesh in one process that has a NATS listener, so that attacks
+// can use the identities of the key ring. Its durability mode is power.
 func TestOneProcessListener(t *testing.T) {
 	o := options(t, "")
 	o.Listen, o.Power = true, true

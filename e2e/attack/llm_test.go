@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// In an earlier version, each of these requests named to the provider a tool or a model
-// that policy read under another name, or did not read at all. The gateway now rejects
-// the requests, and the pointer in the error identifies the invalid member.
+// In an earlier version, each of these requests passed to the provider the name of a tool or a
+// model that policy had not read: policy read another name, or none. The gateway now rejects the
+// requests, and the pointer in the error identifies the invalid member.
 var _ = register("12.6 tools hidden from policy", func(t *testing.T, m *harness.Mesh) {
 	chat, responses, messages := "/v1/chat/completions", "/v1/responses", "/v1/messages"
 	for _, c := range []struct{ path, members, pointer string }{

@@ -11,10 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
-// A service that received another's request for a sync could respond before the NATS
-// server has synced anything. Each identity subscribes to the requests and to everything
-// that contains them, while calls are made. In TestOneProcessListener the server is in
-// durability mode power, in which each call sends requests.
+// A service that received another's request for a sync could respond before the NATS server has
+// synced anything. Each identity subscribes to the subject of the requests, and to wildcards that
+// match it, while calls are made. In TestOneProcessListener the server is in durability mode power,
+// in which each call sends requests.
 var _ = register("forged syncs", func(t *testing.T, m *harness.Mesh) {
 	if m.NATS == "" {
 		return // TestForgedSync of package mesh covers it

@@ -81,9 +81,9 @@ type rivalAt struct {
 	header                   map[string]string
 }
 
-// edge measures a request to a model through the mesh and, in turn with it, directly,
-// through nginx, through a plain Go reverse proxy, and through gateways that record
-// nothing, with the CPU time and the memory of each.
+// edge measures requests to a model: directly, through nginx, through a plain Go reverse proxy,
+// through gateways that record nothing, and through the mesh, in turn. It includes the CPU time and
+// the memory of each of these processes.
 func edge(t *testing.T) {
 	up := mock(t)
 	m, key := fresh(t, up.URL)

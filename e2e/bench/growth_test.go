@@ -211,8 +211,8 @@ func launched(t *testing.T, o harness.Options, name, budget string) (m *harness.
 	return m, took, cpu
 }
 
-// ended measures the first calls into sessions whose last events are far back, after a
-// start.
+// ended measures, after a start, the first calls into sessions that ended in the first half of the
+// history.
 func ended(t *testing.T) {
 	shape := history.Shape{Events: min(*longest, 100_000), Sessions: curveSessions, Successive: true}
 	o := harness.Options{Noop: true, Dir: t.TempDir(), Within: time.Hour}

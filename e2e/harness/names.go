@@ -13,8 +13,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// Names is a DNS server of the test, which the processes of a mesh use if its options have
-// Wrap as their Wrap.
+// Names is a DNS server of the test. The processes of a mesh use it if Options.Wrap is its field
+// Wrap.
 type Names struct {
 	Wrap []string
 

@@ -19,11 +19,11 @@ type WaysOut struct {
 	Dials      []string // further connections past the proxy, which must fail: network and address
 }
 
-// Raw is a request to the proxy, and a part of the answer.
+// Raw is the text of a request to the proxy, and a part of the expected response.
 type Raw struct{ Text, Want string }
 
-// Tunnel is a tunnel, the name of the server for TLS in it, and whether a TLS handshake
-// succeeds.
+// Tunnel is the target of a tunnel through the proxy, the server name for TLS in the tunnel, and
+// whether the TLS handshake must succeed.
 type Tunnel struct {
 	To, Name string
 	OK       bool

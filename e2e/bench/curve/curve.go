@@ -19,8 +19,8 @@ type Point struct {
 	Value    float64 `json:"value"` // in Unit
 }
 
-// Picture declares a picture: curves over the length of the history or over the number
-// of sessions. Both axes are logarithmic.
+// Picture describes a picture of curves over the length of the history or over the number of
+// sessions. Both axes are logarithmic.
 type Picture struct {
 	Title, Unit  string
 	Sessions     int      // number of sessions of the points, for curves over the length of the history

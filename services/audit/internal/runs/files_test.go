@@ -255,8 +255,8 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// TestMergeLargeChoice checks which runs are merged in the background: the newest eight in a
-// row of one tier above the lowest.
+// TestMergeLargeChoice checks which runs are merged in the background: the newest eight consecutive
+// runs of one tier above the lowest.
 func TestMergeLargeChoice(t *testing.T) {
 	for _, c := range []struct {
 		runs []int // tiers

@@ -137,8 +137,8 @@ func TestApproval(t *testing.T) {
 	})
 }
 
-// TestStates checks the state of a call after each of its proposal, its ALLOW, the
-// expiry of its start, its claim and its outcome, and that an unknown call is not found.
+// TestStates checks the state of a call after its proposal, its ALLOW, the expiry of its start, its
+// claim and its outcome, and that an unknown call is not found.
 func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
