@@ -90,8 +90,10 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 		defer requests.Wait()
 		for {
 			requests.Go(func() {
+				try, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Second)
+				defer cancel()
 				began := time.Now()
-				r, err := c.m.Do(context.WithoutCancel(ctx), "POST", "/api/v1/packs/noop", "", "{}")
+				r, err := c.m.Do(try, "POST", "/api/v1/packs/noop", "", "{}")
 				p.mu.Lock()
 				defer p.mu.Unlock()
 				took := time.Since(began)

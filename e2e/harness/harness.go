@@ -5,6 +5,7 @@ package harness
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -622,14 +623,12 @@ func (m *Mesh) WaitReady() {
 	}
 	var last string
 	for end := time.Now().Add(cmp.Or(m.opts.Within, time.Minute)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		r, err := m.client().Get(m.URL() + "/readyz")
+		status, b, err := m.readyz()
 		if err != nil {
 			last = err.Error()
 			continue
 		}
-		b, _ := io.ReadAll(r.Body)
-		r.Body.Close()
-		if last = string(b); r.StatusCode == http.StatusOK {
+		if last = string(b); status == http.StatusOK {
 			if m.readTokens(); m.Token == "" {
 				m.T.Fatalf("no administrator's token in %s", m.Dir)
 			}
@@ -640,6 +639,23 @@ func (m *Mesh) WaitReady() {
 	}
 	m.dump(last)
 	m.T.Fatalf("mesh not ready: %s", last)
+}
+
+// readyz requests /readyz. It waits at most ten seconds for the response.
+func (m *Mesh) readyz() (status int, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.URL()+"/readyz", nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	r, err := m.client().Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer r.Body.Close()
+	body, err = io.ReadAll(r.Body)
+	return r.StatusCode, body, err
 }
 
 // putSecrets stores in the vault the secrets that the llm document names. Later calls do
@@ -689,12 +705,14 @@ func (m *Mesh) Env() []string {
 }
 
 // CLI runs the binnacle command against the mesh and returns its standard output. The
-// error contains its standard error.
+// error contains its standard error. The command is killed after ten minutes.
 func (m *Mesh) CLI(args ...string) (string, error) { return m.CLIStdin("", args...) }
 
 // CLIStdin is like CLI, with stdin as the command's standard input.
 func (m *Mesh) CLIStdin(stdin string, args ...string) (string, error) {
-	cmd := exec.Command(m.bin("binnacle"), args...)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, m.bin("binnacle"), args...)
 	cmd.Env = append(os.Environ(), m.Env()...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var errOut bytes.Buffer

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -80,13 +81,13 @@ func Write(ctx context.Context, dir string, shape Shape) (events int, err error)
 			if err := w.call(shape.session(events / PerCall)); err != nil {
 				return err
 			}
+			if len(w.batch) >= batchSize {
+				if err := w.flush(ctx); err != nil {
+					return err
+				}
+			}
 		}
-		select {
-		case <-js.PublishAsyncComplete():
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		return w.check(ctx, uint64(events))
+		return w.flush(ctx)
 	})
 	if err != nil {
 		return events, fmt.Errorf("history: %w", err)
@@ -94,11 +95,15 @@ func Write(ctx context.Context, dir string, shape Shape) (events int, err error)
 	return events, skip(ctx, w.stream)
 }
 
+// batchSize is the number of events after which the writer waits until they are stored.
+const batchSize = 2048
+
 // writer makes the events of calls after the pattern of one that the mesh recorded.
 type writer struct {
 	js      jetstream.JetStream
 	stream  jetstream.Stream
-	first   uint64 // sequence of the first event that is appended
+	last    uint64 // sequence of the last event that is stored
+	batch   []*nats.Msg
 	lamport uint64 // highest Lamport time of the events that were read or appended
 
 	policy, runner *sign.Key
@@ -140,7 +145,7 @@ func newWriter(ctx context.Context, js jetstream.JetStream, dir string) (*writer
 	if err != nil {
 		return nil, err
 	}
-	w.first = info.State.LastSeq + 1
+	w.last = info.State.LastSeq
 	return w, w.read(ctx, keys)
 }
 
@@ -152,7 +157,7 @@ func (w *writer) read(ctx context.Context, keys run.Keys) error {
 	p := &w.pattern
 	var allowed contract.Allowed
 	var tools []contract.Tool
-	for seq := w.first - 1; p.proposed == nil || p.inputs.Tool == nil; seq-- {
+	for seq := w.last; p.proposed == nil || p.inputs.Tool == nil; seq-- {
 		if seq == 0 {
 			return errors.New("the ledger has no complete call of tool.noop to take as the pattern")
 		}
@@ -303,26 +308,55 @@ func content(b []byte) contract.Content {
 	return contract.NewContent(salt, b, "application/json")
 }
 
-// append sends an event to the server without awaiting its acknowledgement. It blocks
-// while too many acknowledgements are pending, and returns an error after a minute.
+// append adds an event to the batch.
 func (w *writer) append(e *contract.Event) error {
 	b, err := e.Encode()
 	if err != nil {
 		return err
 	}
-	_, err = w.js.PublishAsync(e.Subject(), b, jetstream.WithStallWait(time.Minute)) // the default of 200 ms is too short for a busy disk
-	return err
+	w.batch = append(w.batch, &nats.Msg{Subject: e.Subject(), Data: b})
+	return nil
 }
 
-// check returns an error unless exactly n events were appended.
-func (w *writer) check(ctx context.Context, n uint64) error {
+// flush stores the events of the batch in their order and empties it. It sends those that
+// were not stored again, for at most two minutes: the servers of a cluster drop messages
+// while they elect a leader. Each message has the sequence of the one before it, so that
+// none is stored after a message that was dropped, or twice.
+func (w *writer) flush(ctx context.Context) error {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		err := w.send(ctx)
+		if len(w.batch) == 0 {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return errors.Join(fmt.Errorf("%d events after entry %d were not stored", len(w.batch), w.last), err)
+		}
+	}
+}
+
+// send sends the batch, waits until each message has been acknowledged or its
+// acknowledgement is overdue, and removes those from the batch that are stored.
+func (w *writer) send(ctx context.Context) error {
+	for i, m := range w.batch {
+		m.Header = nil // PublishMsgAsync adds fields
+		if _, err := w.js.PublishMsgAsync(m, jetstream.WithExpectLastSequence(w.last+uint64(i))); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-w.js.PublishAsyncComplete():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	info, err := w.stream.Info(ctx)
 	if err != nil {
 		return err
 	}
-	if have := info.State.LastSeq + 1 - w.first; have != n {
-		return fmt.Errorf("%d of %d events were stored", have, n)
+	stored := info.State.LastSeq - w.last
+	if stored > uint64(len(w.batch)) {
+		return fmt.Errorf("the stream has %d events after entry %d; want at most %d", stored, w.last, len(w.batch))
 	}
+	w.last, w.batch = info.State.LastSeq, w.batch[stored:]
 	return nil
 }
 

@@ -51,7 +51,7 @@ func open(ctx context.Context, dir string) (stop func(), js jetstream.JetStream,
 	}
 	if err == nil {
 		// The default timeout of 5 s is too short for a busy disk.
-		js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4096), jetstream.WithDefaultTimeout(20*time.Second))
+		js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(2*batchSize), jetstream.WithPublishAsyncTimeout(20*time.Second), jetstream.WithDefaultTimeout(20*time.Second))
 	}
 	if err == nil {
 		err = readable(ctx, js)
