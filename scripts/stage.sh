@@ -7,6 +7,7 @@ times=$logs/times
 mkdir -p "$logs"
 steps=()     # "NAME SECONDS COMMAND…"
 failed=()    # names of steps
+durations=() # "NAME SECONDS" of the steps that have ended
 passed_n=0 failed_n=0
 : >"$logs/reasons"
 count='^ *--- '
@@ -64,6 +65,7 @@ run_steps() {
 		began=$SECONDS
 		if $command >"$log" 2>&1; then n=0; else n=1; fi
 		spent=$((SECONDS - began))
+		durations+=("$name $spent")
 		kill "$watcher" 2>/dev/null
 		wait "$watcher" 2>/dev/null
 		p=$(grep -cE "${count}PASS" "$log")
