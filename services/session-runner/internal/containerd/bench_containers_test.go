@@ -124,7 +124,8 @@ func idleKiB(t *testing.T, d *daemon, ns string) (sum int) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// runcBundle writes a bundle for runc with the program as its root.
+// runcBundle writes a bundle with which runc runs the program, and returns its
+// folder.
 func runcBundle(t *testing.T, p *program.Program) string {
 	t.Helper()
 	dir := t.TempDir()

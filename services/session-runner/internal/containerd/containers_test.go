@@ -428,7 +428,7 @@ func probePath(t *testing.T) string {
 	return path
 }
 
-// killShim kills a shim of the namespace.
+// killShim kills a shim of the namespace, chosen at random, if there is one.
 func killShim(socket, ns string) {
 	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	rand.Shuffle(len(commands), func(i, j int) { commands[i], commands[j] = commands[j], commands[i] })

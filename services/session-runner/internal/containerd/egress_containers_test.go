@@ -22,6 +22,7 @@ import (
 )
 
 // client returns a run of the program of package forwardtest with the given input.
+// The run uses the proxy p, or has no egress if p is nil.
 func client(t *testing.T, in string, p *forwardtest.Proxy) sandbox.Spec {
 	t.Helper()
 	prog, err := program.Open(forwardtest.Client(t))

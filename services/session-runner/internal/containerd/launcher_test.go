@@ -31,8 +31,8 @@ func TestLauncherARM64(t *testing.T) {
 	}
 }
 
-// TestStartMessage checks which command lines startMessage refuses, and that a message is
-// what the launcher's comment says.
+// TestStartMessage checks which command lines startMessage refuses, and that a message
+// has the format that the comment on the launcher describes.
 func TestStartMessage(t *testing.T) {
 	if _, err := startMessage([]string{"/a", "b\x00c"}, nil); err == nil {
 		t.Error("a zero byte was accepted")

@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// fakes makes containers for a pool, each in a second, and counts those that were not
-// discarded.
+// fakes makes containers for a pool and counts those that were not discarded. Making
+// one takes a second.
 type fakes struct {
 	mu   sync.Mutex
 	made map[profile]int
@@ -141,7 +141,7 @@ func TestPoolFails(t *testing.T) {
 	})
 }
 
-// TestPoolOff checks that a pool with room for no container never prepares one.
+// TestPoolOff checks that a pool whose maximum is 0 prepares no container.
 func TestPoolOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := opened(0)

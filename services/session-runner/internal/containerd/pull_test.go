@@ -39,7 +39,8 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// TestExact checks that a blob is read to one byte after its announced end at most.
+// TestExact checks that at most one byte more than the announced size of a blob is
+// read.
 func TestExact(t *testing.T) {
 	r, err := exact{endless{}}.Fetch(t.Context(), v1.Descriptor{Size: 1000})
 	if err != nil {

@@ -62,9 +62,9 @@ func sparse() []byte {
 	return append(out, make([]byte, 1024)...)
 }
 
-// TestUnpackedRoom shows that a layer is refused if its files have too many bytes, compressed
-// or as holes, if they are too many, or if it is padding without end or no tar archive, and
-// that the layers of an image share the room.
+// TestUnpackedRoom shows that a layer is refused if its files have too many bytes, also if it
+// is compressed or if the bytes are a hole; if it has too many files; or if it is padding
+// without end or no tar archive. It also shows that the layers of an image share the room.
 func TestUnpackedRoom(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)

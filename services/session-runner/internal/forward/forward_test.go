@@ -68,7 +68,7 @@ func namespace(t *testing.T) *os.File {
 	return r.ns
 }
 
-// server returns a listener on a unix socket.
+// server returns a listener on a unix socket, and the socket's path.
 func server(t *testing.T) (*net.UnixListener, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")

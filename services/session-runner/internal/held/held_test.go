@@ -134,7 +134,7 @@ func TestEvolve(t *testing.T) {
 
 // TestView shows whose calls may use a sandbox, which one is the current one of a session,
 // that the limits count open sandboxes that were created earlier, in the tenant or on the
-// instance, and that Trim removes those that ended.
+// instance, and that Trim removes those that ended before the given time.
 func TestView(t *testing.T) {
 	var v View
 	for i, e := range []*contract.Event{created("t", "sb-1", "r-1", 0), created("t", "sb-2", "r-1", 1), created("u", "sb-3", "r-1", 2), created("t", "sb-4", "r-2", 3), ended("sb-1", Idle, 4)} {
@@ -191,8 +191,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAbandoned shows that another instance records a loss only some time after the end
-// of a sandbox's life.
+// TestAbandoned shows that a sandbox that has not ended is abandoned from LostAfter
+// after the end of its life on.
 func TestAbandoned(t *testing.T) {
 	s := fold(created("t", "sb-1", "r-1", 0))
 	if late := s.Expires().Add(LostAfter); s.Abandoned(late.Add(-time.Millisecond)) || !s.Abandoned(late) || Evolve(s, 2, ended("sb-1", Life, 60)).Abandoned(late) {

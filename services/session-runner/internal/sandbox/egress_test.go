@@ -91,8 +91,8 @@ func reaches(t *testing.T) {
 	}
 }
 
-// TestEgressLeaks kills 50 runs in the middle of a request and checks that no goroutine,
-// descriptor, process or network namespace is left.
+// TestEgressLeaks ends 50 runs at random times, by their time limit or by cancellation,
+// and checks that no goroutine, descriptor, process or network namespace is left.
 func TestEgressLeaks(t *testing.T) {
 	s := client(t)
 	r := runner(t)

@@ -93,8 +93,8 @@ func TestBoard(t *testing.T) {
 }
 
 // TestBoardForeign checks that a description is not changed by events of other runs,
-// tenants and steps, by events with invalid data, or by a start that another call
-// recorded.
+// tenants and steps, by events with invalid data, by a second start, or by a start
+// that another call recorded.
 func TestBoardForeign(t *testing.T) {
 	var b boardTest
 	b.start("t", "c-1")

@@ -96,7 +96,8 @@ func (i *instance) Append(ctx context.Context, subject, id string, data []byte) 
 	return seq, err
 }
 
-// execute records the outcome of a proposed call.
+// execute records the outcome of a proposed call, and delivers it to w.prop
+// unless w.quiet is set.
 func (w *world) execute(e *contract.Event) {
 	var c contract.Call
 	if err := contract.Decode(e.Data, &c); err != nil {
@@ -128,13 +129,15 @@ func (w *world) execute(e *contract.Event) {
 	}
 }
 
-// run runs a call on a new instance until it returns.
+// run executes a call of the pipeline runner on a new instance and returns its
+// result.
 func (w *world) run(ctx context.Context, call string, args string) execute.Result {
 	done, _ := w.begin(ctx, &instance{world: w}, call, args)
 	return <-done
 }
 
-// begin runs a call on an instance. The channel gets the result, unless the instance ends.
+// begin executes a call of the pipeline runner on an instance. The channel receives the
+// result, unless the instance ends before.
 func (w *world) begin(ctx context.Context, i *instance, call string, args string) (<-chan execute.Result, *propose.Proposer) {
 	by := &emit.Emitter{Log: i, Source: services.Work + "/work-1", Now: time.Now}
 	prop := &propose.Proposer{Emit: by, Blobs: &blob.Store{}, Instance: "work-1", ExecutorOf: func(string) string { return services.SessionRunner }}
@@ -243,8 +246,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// waits waits until the first call of an instance to which no outcome is delivered was
-// executed, or the instance has ended. It returns false if the instance has ended.
+// waits waits until the first call that the instance has proposed was executed, or
+// until the instance has ended. It returns false if the instance has ended.
 func (w *world) waits(i *instance) bool {
 	for {
 		w.mu.Lock()
@@ -332,7 +335,8 @@ func TestRefused(t *testing.T) {
 }
 
 // TestSingleFlight checks that a second run of the same pipeline with the same inputs for
-// the same actor returns the id of the first one, until the call of that one has an outcome.
+// the same actor returns the id of the first one, until the call of the first one has an
+// outcome.
 func TestSingleFlight(t *testing.T) {
 	w := newWorld(t)
 	w.quiet = true // the first run waits for its first step
