@@ -35,8 +35,8 @@ type Input struct {
 	Secrets  map[string]string `json:"_secrets"`
 }
 
-// Output is the output of both packs. Bytes that are not text are in base64, and times in RFC 3339. Truncated
-// means that the statement has more rows than the limit permits.
+// Output is the output of both packs. Bytes that are not text are in base64, and times in
+// RFC 3339. Truncated means that the statement has more rows than the limit permits.
 type Output struct {
 	Columns   []string `json:"columns"`
 	Rows      [][]any  `json:"rows"`

@@ -34,7 +34,7 @@ type call struct {
 	done  chan struct{} // closed when egress_closed was recorded or dropped (see append), and the proxy is removed
 
 	mu       sync.Mutex
-	reason   string // why the proxy is closed; "" until end is called first
+	reason   string // why the proxy is closed; "" until the first call of end
 	listed   int    // flows and denials with an event of their own
 	unlisted int64
 	written  chan struct{}        // closed when the events about flows were recorded or dropped

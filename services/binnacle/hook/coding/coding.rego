@@ -1,8 +1,10 @@
 # Rules for coding agents whose hooks are installed. The mode is in data.json:
 #
 #   off, watch  no rule applies; the other bundles decide
-#   guard       denies what harms, lets people approve installs, network and what cannot be parsed
-#   strict      denies what cannot be parsed, lets people approve all but reading and editing in the workspace
+#   guard       denies harmful actions; people must approve installs, network access, unknown
+#               tools, and commands that cannot be parsed or may write outside of the workspace
+#   strict      as guard, but denies commands that cannot be parsed; people must approve
+#               everything except reading and editing in the workspace
 #
 # The rules never allow: a call that none of them denies or escalates is decided by the
 # bundles after this one.
@@ -68,7 +70,7 @@ writes_outside if {
 	outside(p)
 }
 
-# Programs that are not known may write what they name.
+# A command with one of these effects may write each path that it names.
 may_write_outside if {
 	some e in {"run", "code", "install", "network", "force_push"}
 	e in effects
@@ -117,7 +119,7 @@ unknown_tool if {
 	not input.kind in coding.mcp
 }
 
-# Effects of commands that strict mode lets people approve.
+# In the mode strict, people must approve commands that change something.
 changes if {
 	some c in args.commands
 	not c.effect in {"none", "read"}
@@ -135,7 +137,7 @@ leaves if {
 	outside(p)
 }
 
-# The first rule that matches answers.
+# The answer is that of the first rule that matches.
 answer := {"verdict": "DENY", "reason_code": "DENY_SECRET_FILE"} if {
 	active
 	secret

@@ -15,7 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
-// nodeClient sends two requests with Node's http module, which uses no proxy by itself: one with an absolute URI, one through CONNECT.
+// nodeClient sends two requests with Node's http module, which uses no proxy by itself:
+// one with an absolute URI, one through CONNECT.
 const nodeClient = `
 const http = require('http'), tls = require('tls')
 const proxy = new URL(process.env.http_proxy), [plain, secure] = process.argv.slice(1)

@@ -186,9 +186,9 @@ func (r *Runner) user() (uid int, fact string, release func(), err error) {
 // drainTime is the maximum time to wait for output after the program has ended.
 const drainTime = 2 * time.Second
 
-// execute runs the program in a prepared container. The program is killed when ctx is
-// done, its time limit has passed, or its output exceeds the limit. All processes of the container have ended when
-// execute returns without an error.
+// execute runs the program in a prepared container. The program is killed when ctx is done, its
+// time limit has passed, or its output exceeds the limit. All processes of the container have ended
+// when execute returns without an error.
 func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out sandbox.Outcome, err error) {
 	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, &sandbox.Capped{Max: sandbox.StderrMax}
 	stop, err := c.egress(s.Egress)
@@ -274,10 +274,10 @@ func environment(image, pack []string) []string {
 	return env
 }
 
-// spec returns the options of the container, among others: a network
-// namespace with a loopback device only, no capabilities,
-// a system call filter, a read-only root, and the limits of the run. The two writable
-// folders are tmpfs mounts of the profile's size, whose pages count as memory of the run.
+// spec returns the options of the container, among others: a network namespace with a
+// loopback device only, no capabilities, a system call filter, a read-only root, and the
+// limits of the run. The two writable folders are tmpfs mounts of the profile's size,
+// whose pages count as memory of the run.
 func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts {
 	mem := uint64(p.memoryMiB) << 20
 	folder := []string{"nosuid", "nodev", "noexec", fmt.Sprintf("size=%dm", p.diskMiB), "mode=1777"}

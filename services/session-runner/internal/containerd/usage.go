@@ -13,10 +13,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// usage returns the CPU time and peak memory of the container from its cgroup (version 1
-// or 2), which exists until the task is deleted. Measured lists those of the two amounts
-// that could be read, and egress, which the caller sets. oom reports whether the kernel killed a process of the container because the
-// cgroup reached its memory limit.
+// usage returns the CPU time and peak memory of the container from its cgroup (version 1 or 2),
+// which exists until the task is deleted. Measured lists those of the two amounts that could be
+// read, and egress, which the caller sets. oom reports whether the kernel killed a process of the
+// container because the cgroup reached its memory limit.
 func usage(ctx context.Context, task containerd.Task) (u contract.Usage, oom bool) {
 	u = contract.Usage{Measured: []string{contract.MeasureEgress}}
 	m, err := task.Metrics(ctx)

@@ -162,8 +162,8 @@ func (s *Sandbox) Start(call, exec string) (*events.SandboxExecStarted, error) {
 	return &events.SandboxExecStarted{CallID: call, Exec: exec}, nil
 }
 
-// Adopt decides on sandbox_adopted. It returns nil if the sandbox has ended, or if another
-// instance than from holds it by now.
+// Adopt decides on sandbox_adopted. It returns nil if the sandbox has ended or does not
+// exist, or if an instance other than from holds it.
 func (s *Sandbox) Adopt(from, to string) *events.SandboxAdopted {
 	if s == nil || s.Ended != "" || s.Holder != from {
 		return nil

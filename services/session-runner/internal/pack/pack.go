@@ -113,13 +113,13 @@ var (
 	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
 )
 
-// Discover reads every pack in dir, resolves the names of images with lock, and returns the packs sorted by name. It omits an
-// invalid pack and returns its error in problems, because the pack must not run with
-// weaker limits than its author intended. If several packs have the same name, it omits
-// all of them and adds an error to problems. It ignores manifests without the member
-// program, files that are not regular, files that such a manifest names as its program,
-// and files that are neither executable nor named *.wasm. If dir cannot be read, problems
-// contains only that error.
+// Discover reads every pack in dir, resolves the names of images with lock, and returns
+// the packs sorted by name. It omits an invalid pack and returns its error in problems,
+// because the pack must not run with weaker limits than its author intended. If several
+// packs have the same name, it omits all of them and adds an error to problems. It
+// ignores manifests without the member program, files that are not regular, files that
+// such a manifest names as its program, and files that are neither executable nor named
+// *.wasm. If dir cannot be read, problems contains only that error.
 func Discover(dir string, lock Lock) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

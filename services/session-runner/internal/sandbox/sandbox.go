@@ -1,10 +1,10 @@
 // Package sandbox declares Runner, the interface of the isolation tiers, and implements
 // tier "process". For each run, tier "process" starts the executable of this process
-// again in new namespaces, with a minimal read-only root and without a network, except for
-// the proxy of a run with Egress; the new process then becomes the program of the run. The program is limited by rlimits and, if
-// the host allows that, by a cgroup. When the program has ended, the kernel kills the
-// other processes of the run, and the sandbox is destroyed. Other packages implement
-// Runner for the other tiers.
+// again in new namespaces, with a minimal read-only root and without a network, except
+// for the proxy of a run with Egress; the new process then becomes the program of the
+// run. The program is limited by rlimits and, if the host allows that, by a cgroup. When
+// the program has ended, the kernel kills the other processes of the run, and the sandbox
+// is destroyed. Other packages implement Runner for the other tiers.
 package sandbox
 
 import (

@@ -63,7 +63,7 @@ func main() {
 		}
 		fmt.Print(errors.Unwrap(err))
 		os.Exit(1)
-	case "forks": // starts processes, which start processes, until that fails
+	case "forks": // starts processes that sleep, until that fails
 		for {
 			cmd := exec.Command("/pack/main")
 			cmd.Stdin = strings.NewReader("sleep")
