@@ -45,7 +45,7 @@ func Client() *http.Client {
 // Do sends a request and returns the response, the first limit bytes of its body, and
 // whether the body is longer. The response's Body is closed. A refusal of the proxy is
 // an error that names its reason (the field Proxy-Status, RFC 9209). Do also returns
-// an error if the server does not respond.
+// an error if the server does not respond, or if its response ends early.
 func Do(c *http.Client, r *http.Request, limit int64) (*http.Response, []byte, bool, error) {
 	resp, err := c.Do(r)
 	if err != nil {

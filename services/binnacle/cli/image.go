@@ -174,9 +174,9 @@ func buildImage(ctx context.Context, c *env, o *imageOptions, name string) error
 }
 
 // storeArchive copies an archive, or a folder as an archive, to a file in the folder of
-// images. The file's name contains the digest of the image, or that of the archive if it
-// has no OCI index. It returns the name, and the digest of the image or "" if the archive
-// has no index or several images.
+// images. It returns the file's name and the image's digest, which is "" if the archive
+// has no OCI index or several images. The name contains the digest of the image or, if
+// that is "", the digest of the archive.
 func storeArchive(folder, from string) (name, digest string, err error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", "", err
