@@ -72,8 +72,9 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestStack shows that stacks are checked as a whole and compared, and that
-// Put and NewStack reject documents that cannot be read.
+// TestStack shows that stacks are checked as a whole and compared, that Put rejects
+// documents that cannot be read, and that Put and NewStack reject those of an unknown
+// layer.
 func TestStack(t *testing.T) {
 	bundle, err := Build(folder(t, map[string]string{"p.rego": permit}), "", nil)
 	if err != nil {

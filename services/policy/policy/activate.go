@@ -121,9 +121,9 @@ func (s *activator) prepare(ctx context.Context, tenant string, a *changeArgs, a
 
 // activate validates the stack of a tenant with the activation included, and records the
 // activation with its content. The tenant is that of the cause. Without a cause, and for
-// ceilings, it is the cell's own; the error is of type invalid if the cause is in another
-// tenant then. activate sets Bundle and Digest of a if body is not nil, and completes a as
-// stack.History.Resolve does. The returned event is nil if the activation changes
+// ceilings, it is the cell's own; ceilings with a cause in another tenant are an error of
+// type invalid. activate sets Bundle and Digest of a if body is not nil, and completes a
+// as stack.History.Resolve does. The returned event is nil if the activation changes
 // nothing. On success the findings are not nil, so that they encode as a JSON array. An
 // error of type invalid means that the activation is rejected.
 func (s *activator) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {

@@ -235,9 +235,9 @@ func (f *Frame) item(p *ir.Part, n int, status string) ir.Obj {
 	return o
 }
 
-// customInput returns the text for a custom tool: the member input of args, as a
-// provider that supports functions only returns them, or args itself if there is no such
-// member.
+// customInput returns the text for a custom tool. A provider that supports only functions
+// returns it as the member input of args; if there is no such member, the text is args
+// itself.
 func customInput(args string) string {
 	var d struct {
 		Input *string `json:"input"`
