@@ -58,8 +58,9 @@ type Client interface {
 	// Parse returns the event in a document, or an error that names what is missing.
 	Parse(doc []byte) (*Event, error)
 	// Answer returns the answer to an event. An allowed tool is answered without an
-	// objection, so that the client's own rules and prompts apply, or with a permission
-	// that replaces them if replacePrompts is set.
+	// objection, so that the client's own rules and prompts apply, or, if
+	// replacePrompts is set and the client has such an answer, with a permission that
+	// replaces them.
 	Answer(e *Event, v Verdict, replacePrompts bool) Answer
 	// Asks reports whether the client can ask its user in response to a hook.
 	Asks() bool
@@ -75,7 +76,8 @@ var clients = map[string]Client{
 // Clients returns the names of the clients, sorted.
 func Clients() []string { return slices.Sorted(maps.Keys(clients)) }
 
-// ClientOf returns the client with a name. The error lists the names.
+// ClientOf returns the client with a name. If there is none, it returns an
+// error that lists the names.
 func ClientOf(name string) (Client, error) {
 	c, ok := clients[name]
 	if !ok {

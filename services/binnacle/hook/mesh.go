@@ -125,8 +125,9 @@ func (m *Mesh) Report(ctx context.Context, o *Outcome) error {
 	return err
 }
 
-// post sends a document. The error is a *Refusal if the status is 4xx, and ErrAway if the
-// mesh does not respond, or cannot respond now.
+// post sends a document. The error is a *Refusal if the mesh rejects it with a status 4xx
+// other than 429, and wraps ErrAway if there is no response, a malformed one, or one with
+// the status 429 or 5xx.
 func (m *Mesh) post(ctx context.Context, path string, body any, h http.Header, out any) (status int, err error) {
 	b, err := json.Marshal(body)
 	if err != nil {

@@ -217,8 +217,8 @@ func (r *Runner) Check(ctx context.Context, client string) error {
 // MaxDocument is the maximum size of a client's document in bytes.
 const MaxDocument = resident.MaxDocument
 
-// ReadDocument reads a client's document. It returns an error if it is longer than
-// MaxDocument.
+// ReadDocument reads a client's document and removes white space around it. It
+// returns an error if the document is longer than MaxDocument.
 func ReadDocument(in io.Reader) ([]byte, error) {
 	doc, err := io.ReadAll(io.LimitReader(in, MaxDocument+1))
 	if err == nil && len(doc) > MaxDocument {

@@ -40,8 +40,8 @@ type Settings struct {
 // inert are tools of clients that only change the client's own state.
 var inert = []string{"TodoWrite", "TodoRead", "todowrite", "todoread", "EnterPlanMode", "ExitPlanMode", "AskUserQuestion", "TaskCreate", "TaskGet", "TaskUpdate", "TaskList", "TaskOutput", "TaskStop", "BashOutput", "ToolSearch", "update_plan", "write_todos"}
 
-// Default returns the settings of a mode, with empty allow-lists. The error lists the
-// modes.
+// Default returns the settings of a mode, with empty allow-lists. If there is no such
+// mode, it returns an error that lists the modes.
 func Default(mode string) (*Settings, error) {
 	if !slices.Contains(Modes, mode) {
 		return nil, fmt.Errorf("mode %q: want %s", mode, strings.Join(Modes, ", "))

@@ -321,7 +321,7 @@ func documents[T any](r *Ring, dir string, of func(*T) canon.Document) ([]T, err
 }
 
 // SignP0 signs ceilings with the root key, stores them in the ring as p0.json, and
-// returns the signed document.
+// returns the signed document. It returns an error if the ceilings are invalid.
 func (r *Ring) SignP0(c guard.Ceilings) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
