@@ -214,7 +214,7 @@ func pass(client net.Conn, p *pool) {
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		wg.Go(func() {
 			to, from := way[0], way[1]
-			if _, err := io.Copy(to, from); err != nil { // one direction failed, so the other is closed too
+			if _, err := io.Copy(to, from); err != nil { // one direction failed, so both connections are closed
 				to.Close()
 				from.Close()
 				return

@@ -98,7 +98,8 @@ func (o *out) claim(a *attempt, h *llm.Head) error {
 	return nil
 }
 
-// redactHead removes provider keys from header values and from the text of an error.
+// redactHead removes provider keys from the header values, and from the message and Param
+// of an error.
 func redactHead(r *redact.Redactor, h *llm.Head) {
 	for k, v := range h.Headers {
 		h.Headers[k] = r.String(v)

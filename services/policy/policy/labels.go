@@ -110,7 +110,8 @@ func (l *labels) spread(ctx context.Context, p *proposal, t *contract.Tool) erro
 	return nil
 }
 
-// add records labels of a session in addition to those that it has.
+// add adds the labels in brings to those of a session. It records nothing if the session
+// has all of them.
 func (l *labels) add(ctx context.Context, p *proposal, session string, brings []string) error {
 	for {
 		have, err := l.of(ctx, p.event.Tenant, session)

@@ -74,8 +74,8 @@ type delegateArgs struct {
 	TTLMS    int64    `json:"ttl_ms"`
 }
 
-// delegate lets another principal act for the caller. No argument names the
-// delegator, so a principal cannot delegate the authority of another one.
+// delegate returns the event that lets another principal act for the caller. No argument
+// names the delegator, so a principal cannot delegate the authority of another one.
 func delegate(_ *State, c *Caller, a *delegateArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxDelegation); err != nil {
 		return none, err
@@ -91,8 +91,8 @@ type revokeDelegationArgs struct {
 	ID string `json:"id"`
 }
 
-// revokeDelegation ends a delegation that is in force. The caller need not be its
-// delegator, so an administrator can end any delegation.
+// revokeDelegation returns the event that ends a delegation in force. The caller need not
+// be its delegator, so an administrator can end any delegation.
 func revokeDelegation(s *State, c *Caller, a *revokeDelegationArgs) (Fact, error) {
 	if d := s.Delegations.given[a.ID]; d == nil || !d.holds(c.now()) {
 		return none, errors.New("id: delegation not found or ended")

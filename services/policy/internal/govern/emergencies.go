@@ -129,9 +129,9 @@ type breakGlassArgs struct {
 	TTLMS  int64  `json:"ttl_ms"`
 }
 
-// breakGlass opens a grant for the caller. The call is rejected if its duration is not
-// from 1 ms to MaxBreakGlass, if the reason is blank, or if an earlier grant of the
-// caller has not been reviewed.
+// breakGlass returns the event that opens a grant for the caller. The call is rejected if
+// its duration is not from 1 ms to MaxBreakGlass, if the reason is blank, or if an
+// earlier grant of the caller has not been reviewed.
 func breakGlass(s *State, c *Caller, a *breakGlassArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxBreakGlass); err != nil {
 		return none, err
@@ -150,8 +150,9 @@ type reviewArgs struct {
 	Reason  string `json:"reason"`
 }
 
-// reviewBreakGlass records the review of a grant by a registered person other
-// than its actor.
+// reviewBreakGlass returns the event that records the review of a grant. The call is
+// rejected if no grant with the id waits for review, if the caller is the grant's holder
+// or not a registered person, or if the reason is blank.
 func reviewBreakGlass(s *State, c *Caller, a *reviewArgs) (Fact, error) {
 	g := s.Emergencies.grants[a.ID]
 	switch {

@@ -172,8 +172,8 @@ type createKeyArgs struct {
 	TTLMS        int64    `json:"ttl_ms"`
 }
 
-// createKey makes a virtual key for the caller, or for a principal who has
-// consented.
+// createKey returns the event that makes a virtual key for the caller, or for a principal
+// who has consented.
 func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 	if err := s.Keys.mayMake(c, a); err != nil {
 		return none, err
@@ -224,7 +224,7 @@ type consentKeyArgs struct {
 	TTLMS  int64    `json:"ttl_ms"`
 }
 
-// consentKey records that the caller permits another principal to make one key with this
+// consentKey returns the event that permits another principal to make one key with this
 // id that acts for the caller. There must be no key with the id yet, and the caller must
 // hold the scopes. The consent replaces an earlier one to this id. The call is rejected
 // if the earlier consent is another principal's and has not expired.
@@ -250,8 +250,9 @@ type withdrawConsentArgs struct {
 	ID string `json:"id"`
 }
 
-// withdrawConsent ends the caller's consent to a key, and revokes the key with this id if
-// it acts for the caller. The call is rejected if there is neither.
+// withdrawConsent returns the event that ends the caller's consent to a key, and revokes
+// the key with this id if it acts for the caller. The call is rejected if there is
+// neither.
 func withdrawConsent(s *State, c *Caller, a *withdrawConsentArgs) (Fact, error) {
 	k, waits := s.Keys.made[a.ID], s.Keys.consents[a.ID]
 	if (waits == nil || waits.Principal != c.Actor) && (k == nil || k.Actor != c.Actor || k.revoked != "") {

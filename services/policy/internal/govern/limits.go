@@ -38,9 +38,10 @@ type setLimitsArgs struct {
 	Limits []guard.Limit `json:"limits"`
 }
 
-// setLimits replaces all limits. They must be valid and pass the caller's check
-// Consistent, if there is one. No id may begin with guard.CeilingLimit, because the
-// limit could then charge the account of a limit of the ceilings.
+// setLimits returns the event that replaces all limits. The new limits must be valid and
+// pass the caller's check Consistent, if there is one. No id may begin with
+// guard.CeilingLimit, because the limit could then charge the account of a limit of the
+// ceilings.
 func setLimits(_ *State, c *Caller, a *setLimitsArgs) (Fact, error) {
 	if err := guard.CheckLimits(a.Limits); err != nil {
 		return none, err

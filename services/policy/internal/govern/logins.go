@@ -104,8 +104,8 @@ type openLoginArgs struct {
 	TTLMS     int64    `json:"ttl_ms"`
 }
 
-// openLogin opens a login of the caller. Its scopes are those of the caller's roles,
-// limited to the requested ones if any are requested.
+// openLogin returns the event that opens a login of the caller. The login's scopes are
+// those of the caller's roles, limited to the requested ones if any are requested.
 func openLogin(s *State, c *Caller, a *openLoginArgs) (Fact, error) {
 	if err := authenticated(c); err != nil {
 		return none, err
@@ -142,9 +142,10 @@ func (l *login) accepts(used string, now time.Time) bool {
 	return used == l.refresh || used == l.before && contract.Time(now.Add(-repeatWithin)) < l.renewed
 }
 
-// renewLogin replaces the refresh token of a login of the caller. A refresh token that
-// the login does not accept ends the login: if the token was replaced, either the program
-// or a thief has used a copy of it.
+// renewLogin returns the event that replaces the refresh token of a login of the caller.
+// If the login does not accept the token that was used, renewLogin returns the event that
+// ends the login: if that token was replaced, either the program or a thief has used a
+// copy of it.
 func renewLogin(s *State, c *Caller, a *renewLoginArgs) (Fact, error) {
 	if err := authenticated(c); err != nil {
 		return none, err
@@ -179,7 +180,7 @@ type endLoginArgs struct {
 	Reason string `json:"reason"`
 }
 
-// endLogin ends a login of the caller.
+// endLogin returns the event that ends a login of the caller.
 func endLogin(s *State, c *Caller, a *endLoginArgs) (Fact, error) {
 	if l := s.Logins.by[a.ID]; l == nil || l.Principal != c.Actor || l.ended {
 		return none, errors.New("id: login not found among the caller's, or ended")
@@ -194,10 +195,11 @@ type approveDeviceArgs struct {
 	TTLMS     int64    `json:"ttl_ms"`
 }
 
-// approveDevice permits the program that shows a code to open one login of the caller. The
-// caller must be a registered person. The event states the scopes that the login is limited
-// to: those of the caller's roles that its credential holds and, unless requested is empty,
-// that are requested. A credential thus cannot approve a login with more scopes than its own.
+// approveDevice returns the event that permits the program that shows a code to open one
+// login of the caller. The caller must be a registered person. The event states the
+// scopes that the login is limited to: those of the caller's roles that its credential
+// holds and, unless requested is empty, that are requested. A credential thus cannot
+// approve a login with more scopes than its own.
 func approveDevice(_ *State, c *Caller, a *approveDeviceArgs) (Fact, error) {
 	if err := lasts(a.TTLMS, MaxDevice); err != nil {
 		return none, err

@@ -159,9 +159,9 @@ func (p *People) dual(a *registerArgs, actor string, now time.Time) bool {
 	return was != a.Type && (was == Person || a.Type == Person) && p.others(actor, now)
 }
 
-// register sets the type of a principal and ends its suspension. If dual control
-// applies, the caller must be a registered person; the decision on the call requires the
-// approval of another registered person.
+// register returns the event that sets the type of a principal and ends its suspension.
+// If dual control applies, the caller must be a registered person; the decision on the
+// call requires the approval of another registered person.
 func register(s *State, c *Caller, a *registerArgs) (Fact, error) {
 	if s.People.dual(a, c.Actor, c.Now) && s.MayVote(c.Actor) != nil {
 		return none, errors.New("principal: only registered persons can register persons")
@@ -207,10 +207,10 @@ type grantRoleArgs struct {
 	TTLMS     int64  `json:"ttl_ms"`
 }
 
-// grantRole gives a principal a role, for ttl_ms or, if that is 0, until it is revoked.
-// It replaces an earlier grant of the role to the principal. Some roles give scopes; a
-// caller cannot grant one with a scope that its credential lacks, and only owners grant
-// the role of owners once a principal holds it.
+// grantRole returns the event that gives a principal a role, for ttl_ms or, if that is 0,
+// until it is revoked. The grant replaces an earlier grant of the role to the principal.
+// Some roles give scopes; a caller cannot grant one with a scope that its credential
+// lacks, and only owners grant the role of owners once a principal holds it.
 func grantRole(s *State, c *Caller, a *grantRoleArgs) (Fact, error) {
 	if !contract.Token(a.Role) {
 		return none, errors.New("role: want 1 to 128 of [A-Za-z0-9_-]")
@@ -257,9 +257,10 @@ type revokeRoleArgs struct {
 	Role      string `json:"role"`
 }
 
-// revokeRole ends a role that the principal holds at the time of the call. The call is
-// rejected if the caller may not change the role (see mayChange), or if the principal is
-// the last owner and the role is that of owners.
+// revokeRole returns the event that ends a role of a principal. The call is rejected if
+// the principal does not hold the role at the time of the call, if the caller may not
+// change the role (see mayChange), or if the principal is the last owner and the role is
+// that of owners.
 func revokeRole(s *State, c *Caller, a *revokeRoleArgs) (Fact, error) {
 	if !s.People.holds(a.Principal, a.Role, c.now()) {
 		return none, fmt.Errorf("role: %s does not hold %s", a.Principal, a.Role)

@@ -72,8 +72,9 @@ type grantSessionArgs struct {
 	TTLMS     int64  `json:"ttl_ms"`
 }
 
-// grantSession lets another principal make calls in one of the caller's sessions for a
-// time. It replaces an earlier grant to the principal for the session.
+// grantSession returns the event that lets another principal make calls in one of the
+// caller's sessions for a time. The grant replaces an earlier one to the principal for
+// the session.
 func grantSession(_ *State, c *Caller, a *grantSessionArgs) (Fact, error) {
 	switch err := lasts(a.TTLMS, MaxDelegation); {
 	case err != nil:

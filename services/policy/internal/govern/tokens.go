@@ -40,8 +40,9 @@ type revokeTokenArgs struct {
 	Reason    string `json:"reason"`
 }
 
-// revokeToken revokes one token by its id, or all credentials of a principal up to the
-// time of the call. Exactly one of the id and the principal must be given.
+// revokeToken returns the event that revokes one token by its id, or all credentials of a
+// principal up to the time of the call. Exactly one of the id and the principal must be
+// given.
 func revokeToken(_ *State, c *Caller, a *revokeTokenArgs) (Fact, error) {
 	if (a.ID == "") == (a.Principal == "") {
 		return none, errors.New("id: name one token by its id, or a principal")

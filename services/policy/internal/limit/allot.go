@@ -26,7 +26,7 @@ type block struct {
 	rest    int64 // amount that no call has drawn; never negative
 }
 
-// drawn is the amounts that a call holds, which it drew from an allotment.
+// drawn holds the amounts that a call has drawn from an allotment.
 type drawn struct {
 	allotment string
 	executor  string // service that executes the call
@@ -221,7 +221,7 @@ type Holding struct {
 	busy   map[key]int64 // sums of the grants
 }
 
-// grant is the amounts of one grant, with the fact about them if a call received it.
+// grant holds the amounts of one grant and, if it is for a call, the fact about them.
 type grant struct {
 	fact   guard.BudgetFact
 	blocks []events.Block
@@ -308,7 +308,7 @@ const (
 
 // Grants is the result of Plan.
 type Grants struct {
-	// Taken is the blocks that must be taken before the grants are valid. It has no
+	// Taken holds the blocks that must be taken before the grants are valid. It has no
 	// blocks if the allotment suffices.
 	Taken events.AllotmentTaken
 	Facts []guard.BudgetFact // by request

@@ -175,8 +175,9 @@ func created(st *States, e *contract.Event) error {
 	})
 }
 
-// divide divides the documents of the original tenant after cell_opened, the event e, was
-// applied.
+// divide divides the documents of the original tenant; see stack.Stack.Split. If that
+// tenant has no events, there is nothing to divide. e is the event cell_opened, which is
+// applied already.
 func divide(st *States, e *contract.Event) error {
 	original := st.by[st.cell.tenants.Original()]
 	if original == nil {
