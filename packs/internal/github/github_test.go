@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// TestFailure checks the error for each status of a response, and after which time a call
-// may be repeated.
+// TestFailure checks the errors for several statuses of a response, and after which time
+// a call may be repeated.
 func TestFailure(t *testing.T) {
 	for _, c := range []struct {
 		status int

@@ -14,7 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// TestSize checks the size of the result for each wanted size.
+// TestSize checks the size of the result for several requested sizes.
 func TestSize(t *testing.T) {
 	for _, c := range [][6]int{{8, 4, 0, 0, 8, 4}, {8, 4, 4, 0, 4, 2}, {8, 4, 0, 8, 16, 8}, {8, 4, 3, 3, 3, 3}, {1000, 1, 10, 0, 10, 1}, {1, 1000, 0, 10, 1, 10}} {
 		if w, h := size(c[0], c[1], c[2], c[3]); w != c[4] || h != c[5] {

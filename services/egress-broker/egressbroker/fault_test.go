@@ -142,7 +142,8 @@ func TestCredentialsConcurrent(t *testing.T) {
 }
 
 // TestOpenedAgain shows that an opening which fails leaves neither a listener nor a lock: the
-// same request opens the proxy afterwards, or a sweep records that it is closed.
+// same request opens the proxy afterwards, also if a sweep has recorded before that the proxy
+// is closed.
 func TestOpenedAgain(t *testing.T) {
 	req := &egress.Request{CallID: "c-1", Inbox: "egress-1", To: "session-runner-1"}
 	for name, fail := range map[string]func(b *broker) (mend func()){
@@ -186,7 +187,8 @@ func TestOpenedAgain(t *testing.T) {
 	}
 }
 
-// file returns the path of the journal of the call, which it finds by opening its proxy.
+// file returns the path of a journal of the call: that of a proxy of the call that it
+// opens with another broker, in another folder.
 func (b *broker) file() string {
 	b.t.Helper()
 	x := newBroker(b.t, b.t.TempDir(), "a.example")

@@ -309,7 +309,7 @@ func TestOneProxy(t *testing.T) {
 }
 
 // TestRefused shows that a proxy is refused if a host is not valid in a rule or the path of
-// the socket is too long, and that no event or file remains then.
+// the socket is too long, and that then no event is recorded and no proxy remains open.
 func TestRefused(t *testing.T) {
 	for name, b := range map[string]*broker{"host": newBroker(t, t.TempDir(), "no host"), "path": newBroker(t, filepath.Join(t.TempDir(), strings.Repeat("x", 100)), "a.example")} {
 		_, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1"}, b.allowed, 1)

@@ -23,9 +23,9 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestNamespace checks that instances and meshes have different containerd namespaces,
-// whose names containerd accepts (at most 76 letters, digits, dots, hyphens and
-// underscores).
+// TestNamespace checks the name of an instance's containerd namespace, and that
+// another instance, and an instance of the same name in another mesh, have other
+// namespaces.
 func TestNamespace(t *testing.T) {
 	const one, two = "k-61d54284795f7804c3077d83b2f13dfd", "k-8ef3b6528dd49b53550bd0f971a16000"
 	if got := namespace(one, "session-runner-1"); got != "binnacle-61d54284795f7804-session-runner-1" {

@@ -73,7 +73,8 @@ func following(t *testing.T, s *Service) {
 	<-s.follower.Ready()
 }
 
-// refusing is a log that appends no event about an aggregate.
+// refusing is a log that returns errRefused for each event whose subject
+// contains key.
 type refusing struct {
 	eventlog.Log
 	key string

@@ -74,9 +74,9 @@ func canonical(t *testing.T, v any) string {
 }
 
 // TestConnections checks for each client that the entry has the documented format, that it
-// is added to what is there without the token, that a new file can be read by its user
-// alone, and that its removal, also after a second installation, restores the file byte
-// for byte.
+// is added to what is there, that the file does not contain the token, that a new file can
+// be read by its user alone, and that its removal, also after a second installation,
+// restores the file byte for byte.
 func TestConnections(t *testing.T) {
 	if len(install.MCPClients()) != len(want) {
 		t.Fatalf("clients %q", install.MCPClients())

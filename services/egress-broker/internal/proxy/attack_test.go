@@ -114,7 +114,8 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
-// TestPipelinedRequests requires that a second request on a connection is decided too.
+// TestPipelinedRequests requires that each of three requests that a client sends
+// together is decided separately.
 func TestPipelinedRequests(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(echo))
 	defer s.Close()
@@ -178,7 +179,7 @@ func nameServer(t *testing.T, answers func(n int64, q dnsmessage.Type) []netip.A
 
 // TestRebinding requires that a request is refused, and no blocked address dialled, if
 // the name server returns a blocked address: after a permitted one, as in DNS rebinding,
-// together with one, or alone. A name without addresses is refused too.
+// together with one, or alone. A request for a name without addresses fails.
 func TestRebinding(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(echo))
 	defer s.Close()

@@ -32,7 +32,7 @@ func framed(data []byte, n int) (accepted []byte, heads int, last state, refused
 	return accepted, heads, f.state, false
 }
 
-// FuzzFraming compares framing with net/http: unless net/http rejects a request or a
+// FuzzFraming compares framing with net/http: unless one of them rejects a request or a
 // tunnel begins, net/http reads as many requests from the accepted bytes as framing, and
 // needs no byte more. The sizes of reads change nothing.
 func FuzzFraming(f *testing.F) {

@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestFaults checks the code of each way in which a server fails, that a request to which
-// a server does not respond ends in time, and the health afterwards.
+// TestFaults checks the error codes of several ways in which a server fails, that a
+// request to which a server does not respond ends in time, and the health afterwards.
 func TestFaults(t *testing.T) {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
 	block := make(chan struct{})

@@ -75,8 +75,8 @@ func TestMicroVM(t *testing.T) {
 }
 
 // TestOthers shows that the containers which an instance left are listed and removed by
-// another instance of the mesh, and that nothing is removed that was created since or is in
-// the namespace of another mesh.
+// another instance of the mesh, and that no container is removed that was created after
+// they were listed or is in the namespace of another mesh.
 func TestOthers(t *testing.T) {
 	d, p := startDaemon(t), probe(t)
 	open := func(mesh, instance string) *Runner {

@@ -48,7 +48,8 @@ func file(t *testing.T, body string) string {
 
 // TestScripts checks that a script runs with its sealed interpreter, and that the error
 // names an interpreter that is missing, has no absolute path, is a script or needs a
-// loader. It also checks that a dynamically linked program has a problem.
+// loader. It also checks that Problem returns an error for a dynamically linked
+// program.
 func TestScripts(t *testing.T) {
 	// The interpreter is the pack upper, which ignores the script and reads standard
 	// input.

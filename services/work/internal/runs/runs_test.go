@@ -396,7 +396,7 @@ func TestCancelled(t *testing.T) {
 }
 
 // TestContinuedTimeout checks that the timeout of a run that another instance began counts
-// from its begin, also if a second read of its first event fails.
+// from the start of the run, also if a second read of its first event fails.
 func TestContinuedTimeout(t *testing.T) {
 	const document = `{"name":"late","steps":[{"id":"a","pack":"echo","input":{"n":1}}],"timeout_s":60}`
 	doc, err := pipeline.Parse([]byte(document))
