@@ -32,7 +32,7 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	}
 	if p.state == nil {
 		f.MeshTenant = d.states.Cell()
-		p.state = d.states.OfCell() // its documents deny the call
+		p.state = d.states.OfCell() // the call is decided with its documents, and denied because MeshTenant is set
 		return nil
 	}
 	p.state.Read(func(v *state.View) {

@@ -29,7 +29,7 @@ type labels struct {
 	known *lru.Cache[labelled] // labels by "tenant.session"
 }
 
-// labelled is the labels of a session and the sequence of the event that recorded
+// labelled holds the labels of a session and the sequence of the event that recorded
 // them. The zero value means no labels.
 type labelled struct {
 	labels []string

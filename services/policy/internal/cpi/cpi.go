@@ -258,7 +258,7 @@ func (c *checker) between() {
 		for j := range c.s.Bundles[:i] {
 			before, b := &c.s.Bundles[j], &c.s.Bundles[i]
 			if before.Own != b.Own {
-				continue // both answer every call
+				continue // the tenant's bundles are evaluated even if one of the cell answers
 			}
 			for k := range b.Clauses {
 				x := &b.Clauses[k]

@@ -212,9 +212,9 @@ func (s *State) Unused(own string, blocks []events.Block) []string {
 	return out
 }
 
-// Holding is the amounts of an instance's allotment that it has granted or is returning,
-// until it has read the corresponding events on the ledger. A Holding is not safe for
-// concurrent use.
+// Holding holds those amounts of an allotment that its instance has granted or is
+// returning, until the instance has read the corresponding events on the ledger. A
+// Holding is not safe for concurrent use.
 type Holding struct {
 	ID     string // id of the allotment
 	grants map[string]grant

@@ -75,7 +75,7 @@ func TestPlan(t *testing.T) {
 		{func() string {
 			l.s.Settle(Outcome{Call: Call{ID: "c-2"}, Status: contract.Succeeded, Usage: contract.Usage{Cents: 5}}, "work")
 			return l.request("a", "c-9", 8, false)
-		}, ""}, // of the 15 cents, 7 cents make up for the limit that c-7 exceeded
+		}, ""}, // of the 15 cents that c-2 did not use, 7 make up for those that c-7 took above the limit
 		{func() string { return l.request("a", "c-10", 1, false) }, refused},
 		{func() string {
 			l.s.Settle(Outcome{Call: Call{ID: "c-4"}, Status: contract.Expired}, "policy")

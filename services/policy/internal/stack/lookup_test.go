@@ -207,8 +207,8 @@ func TestValidateOwn(t *testing.T) {
 	if len(lines) != 4 || !strings.HasPrefix(lines[0], "p0 {") || !strings.HasPrefix(lines[1], "p1 cell: ALLOW RULE_ALL") || !strings.HasPrefix(lines[2], "p1 own: ALLOW RULE_OWN") || !strings.HasPrefix(lines[3], "p2 {") {
 		t.Error(lines)
 	}
-	// After a rule of the cell that applies to every call, a rule of the cell never applies,
-	// and one of the tenant does.
+	// After a rule of the cell that applies to every call, another rule of the cell never
+	// applies, but a rule of the tenant does.
 	findings := func(s Stack) (n int) {
 		for _, f := range s.Validate(nil, nil) {
 			if f.Check == "unreachable" {
