@@ -38,10 +38,10 @@ type out struct {
 	err      error // first error; later writes return it
 }
 
-// Bytes that do not fill a frame are queued until minGather after the last frame if up
-// to a hundred calls are in progress, and until maxGather if there are five hundred or
-// more. This limits the number of messages per second. The first frame and the end of a
-// response are sent at once.
+// Bytes that do not fill a frame are queued until minGather after the last frame if up to
+// a hundred calls are in progress, until maxGather if there are five hundred or more, and
+// in between for a time in proportion to their number. This limits the number of messages
+// per second. The first frame and the end of a response are sent at once.
 const (
 	minGather = 10 * time.Millisecond
 	maxGather = 50 * time.Millisecond
