@@ -61,15 +61,18 @@ func (e *Refusal) Error() string {
 	return s
 }
 
-// ErrAway is the error if the mesh cannot be reached or cannot decide now.
+// ErrAway is wrapped by the errors of requests to which the mesh does not
+// respond, or cannot respond now.
 var ErrAway = errors.New("the mesh cannot be reached")
 
-// decisionWait is how long a hook waits for a decision that needs no person.
+// decisionWait is how long a hook waits for a decision that needs no person,
+// and for the response to a report.
 const decisionWait = 10 * time.Second
 
 // Decide proposes a call and waits for its decision; if people must approve the call, it
 // waits for at most wait, and then returns a Decision with Pending. The error is a
-// *Refusal if policy denied the call, and ErrAway if there is no decision.
+// *Refusal if policy denied the call or the mesh rejected the request, and wraps ErrAway
+// if the mesh did not decide.
 func (m *Mesh) Decide(ctx context.Context, p *Proposal, wait time.Duration) (*Decision, error) {
 	until := time.Now().Add(wait)
 	body := map[string]any{"kind": p.Kind, "tool": p.Kind, "args": p.Args, "report_within_ms": p.ReportWithin.Milliseconds()}
@@ -108,7 +111,8 @@ type Outcome struct {
 }
 
 // Report records an outcome. Reporting the same outcome twice records it once. The error
-// is ErrAway if the mesh cannot be reached, and a *Refusal if it rejects the report.
+// is a *Refusal if the mesh rejects the report, and wraps ErrAway if it does not
+// respond, or cannot respond now.
 func (m *Mesh) Report(ctx context.Context, o *Outcome) error {
 	body := map[string]any{"args_digest": o.ArgsDigest, "status": o.Status}
 	for name, v := range map[string]string{"error_code": o.ErrorCode, "error_message": o.ErrorMessage} {

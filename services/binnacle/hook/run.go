@@ -207,8 +207,8 @@ func (r *Runner) record(ctx context.Context, name string, e *Event, act *action.
 }
 
 // Check records an event of a session in the mesh, as a client's hook would. The error
-// is ErrAway if there is no decision, or a *Refusal if the mesh rejects the call, for
-// example because the token lacks a scope.
+// wraps ErrAway if the mesh does not decide, and is a *Refusal if the mesh rejects the
+// call, for example because the token lacks a scope.
 func (r *Runner) Check(ctx context.Context, client string) error {
 	e := &Event{Name: "doctor", Session: "doctor", CWD: r.Home}
 	return r.record(ctx, client, e, r.place(client, e).Session(e.Name, "", ""))

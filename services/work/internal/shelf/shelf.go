@@ -326,9 +326,9 @@ func (a *Artifact) Clone() *Artifact {
 
 // Deletable decides on artifact_deleted for an upload that a call deletes or the collector
 // found to be due. a is the state of the artifact. It returns nil if the upload was
-// deleted already. The error is ErrNotFound, or ErrHeld or ErrCited for an artifact that
-// must not be removed; for the reason Quota, an upload of such an artifact is deletable if
-// another one has the content.
+// deleted already. The error is ErrNotFound if a is nil or has no such upload, and ErrHeld
+// or ErrCited if the artifact must not be removed. For the reason Quota, an upload of such
+// an artifact is deletable if another upload has the content.
 func (a *Artifact) Deletable(call, upload, reason string) (*events.ArtifactDeleted, error) {
 	u := (*Upload)(nil)
 	if a != nil {
