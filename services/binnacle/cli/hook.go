@@ -77,7 +77,8 @@ which it starts, answers until no hook was run for 10 minutes.`,
 	return cmd
 }
 
-// answerHook writes the answer of a hook. The error has the answer's exit code.
+// answerHook writes the answer of a hook. If the answer's exit status is not 0,
+// it returns an error with that exit code.
 func answerHook(c *env, a hook.Answer) error {
 	fmt.Fprint(c.out, a.Stdout)
 	fmt.Fprint(c.errOut, a.Stderr)

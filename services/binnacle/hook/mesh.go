@@ -41,7 +41,7 @@ type Decision struct {
 }
 
 // Refusal is the error for a call that policy denied, or for another request that the mesh
-// rejected with a status 4xx.
+// rejected with a status 4xx other than 429.
 type Refusal struct {
 	Code, Reason, Message, Receipt string
 }

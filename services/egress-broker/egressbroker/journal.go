@@ -40,7 +40,8 @@ type entry struct {
 }
 
 // newJournal creates and locks the journal of a request with this ledger sequence. It
-// empties an existing file that no other process has locked.
+// empties an existing file, and returns an error if another process has locked the
+// file.
 func newJournal(path string, request uint64) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

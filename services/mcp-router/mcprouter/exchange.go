@@ -217,9 +217,9 @@ func (c *call) wait(ctx context.Context, x *exchange) (mcp.Result, *execute.Resu
 	return &mcp.CallToolResult{InputRequests: in, RequestState: state}, nil, nil
 }
 
-// hold keeps an exchange until its answers arrive, for at most heldWithin. It returns the
-// state by which resume finds the exchange, which cannot be guessed, or false if maxHeld
-// exchanges are held.
+// hold keeps an exchange until its answers arrive, and cancels it if they have not
+// arrived within heldWithin. It returns the state by which resume finds the exchange,
+// which cannot be guessed, or false if maxHeld exchanges are held.
 func (s *Service) hold(x *exchange) (state string, ok bool) {
 	state = held + s.env.Instance + "." + rand.Text()
 	s.mu.Lock()

@@ -38,9 +38,9 @@ type Pack struct {
 	Examples []Example // of the manifest
 }
 
-// manifest holds the members of a file NAME.pack.yaml or NAME.helmdeck-pack.yaml.
-// readManifest describes NAME. With the member program, it describes a pack of its own;
-// see loadNamed.
+// manifest holds the members of a file NAME.pack.yaml or NAME.helmdeck-pack.yaml. For
+// the possible names, see readManifest; for a file with the member program, see
+// loadNamed.
 type manifest struct {
 	Program        string                `yaml:"program"` // file of the same folder that several packs may share
 	Name           string                `yaml:"name"`

@@ -367,7 +367,8 @@ func (s *State) Scope() *pipeline.Scope {
 	return sc
 }
 
-// output returns the output of the i-th step: that of its call, or a list for a map.
+// output returns the output of the i-th step: that of its call, nil if it has no
+// call or the call has no output, or for a map a list of the outputs of its calls.
 func (s *State) output(i int) any {
 	st := &s.steps[i]
 	if s.Doc.Steps[i].Map == "" {
