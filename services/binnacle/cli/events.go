@@ -200,7 +200,8 @@ func listLines(c *env, sc *bufio.Scanner) error {
 	return err
 }
 
-// streamLines prints each document of sc, one per line, as it arrives.
+// streamLines prints each document of sc, one per line, as it arrives. The
+// caller checks the error of sc, as it does for listLines and eventRows.
 func streamLines(c *env, sc *bufio.Scanner) error {
 	for sc.Scan() {
 		if err := c.printRaw([]byte(sc.Text()+"\n"), nil); err != nil {

@@ -141,7 +141,8 @@ func (r *replayer) applyViews(x *replayed) error {
 	return nil
 }
 
-// compareViews adds the comparison of each view to the report.
+// compareViews adds to the report the comparison of each view, or the reason
+// why the view was not compared.
 func (r *replayer) compareViews() error {
 	for _, v := range r.views {
 		if v.live.missing != "" {

@@ -174,7 +174,8 @@ func (s *Service) sweep(ctx context.Context) error {
 	return nil
 }
 
-// ended closes the proxy of the call whose outcome an entry records.
+// ended closes the proxy of the call whose outcome an entry records, if it is
+// open here.
 func (s *Service) ended(en eventlog.Entry) error {
 	s.mu.Lock()
 	none := len(s.open) == 0

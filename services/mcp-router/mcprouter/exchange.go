@@ -240,9 +240,10 @@ func (s *Service) hold(x *exchange) (state string, ok bool) {
 	return state, true
 }
 
-// resume passes the answers of a client to the exchange that waits for them. An exchange
-// is found only by calls of the same kind by the same actor in the same tenant. If the
-// answers are malformed, the exchange is cancelled.
+// resume passes the answers of a client to the exchange that waits for them, and returns
+// the exchange. An exchange is found only by calls of the same kind by the same actor in
+// the same tenant; if none is found, resume returns an error. If the answers are
+// malformed, it cancels the exchange and returns an error.
 func (c *call) resume(round *mcpdoc.Round) (*exchange, error) {
 	c.s.mu.Lock()
 	x := c.s.held[round.RequestState]

@@ -34,8 +34,8 @@ done`
 // fileTime is the maximum time of an operation on a file.
 const fileTime = 30 * time.Second
 
-// script runs a script in a sandbox and returns its output. Its parameters are not part
-// of the script's text.
+// script runs a script in a sandbox and returns its output or, if it fails, the result
+// of the call. The parameters are not part of the script's text.
 func script(ctx context.Context, b *box, text string, stdin []byte, params ...string) ([]byte, execute.Result) {
 	stdout, stderr := &sandbox.Capped{Max: 2 * maxFile}, &sandbox.Capped{Max: 4096}
 	exit, timedOut, err := b.Exec(ctx, containerd.Command{ID: "file-" + rand.Text(), Argv: append([]string{"/bin/sh", "-c", text, "sh"}, params...),

@@ -111,6 +111,7 @@ g rev-parse HEAD`
 )
 
 // workScript runs a script with the folder of a call, a path in it and further parameters.
+// It returns the output of the script or, if it fails, the result of the call.
 func workScript(ctx context.Context, b *box, c *heldCall, text, at string, stdin []byte, params ...string) ([]byte, execute.Result) {
 	w := &c.args.workArgs
 	if !path.IsAbs(w.Root) || strings.ContainsAny(w.Root, "\x00\\") || path.Clean(w.Root) != strings.TrimSuffix(w.Root, "/") && w.Root != "/" {

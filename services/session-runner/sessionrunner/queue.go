@@ -130,7 +130,7 @@ func (s *Service) report(env *run.Env) {
 	env.Metrics.Gauge("binnacle_sandboxes_prepared", "Containers that are prepared for a call.", func() float64 { return float64(s.prepared()) })
 }
 
-// prepared returns the number of prepared containers.
+// prepared returns the number of prepared containers, 0 without containerd.
 func (s *Service) prepared() int {
 	if r, ok := s.closer.(*containerd.Runner); ok {
 		return r.Prepared()

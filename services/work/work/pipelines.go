@@ -69,7 +69,8 @@ func (p *pipelines) read(ctx context.Context, f func(*flow.Board)) error {
 	return nil
 }
 
-// apply applies a ledger entry to the board.
+// apply applies a ledger entry to the board. It logs and ignores an invalid
+// entry.
 func (p *pipelines) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, runsReader.Filters...)
 	if err != nil {

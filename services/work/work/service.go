@@ -122,7 +122,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
-// apply applies a ledger entry to the view.
+// apply applies a ledger entry to the view. It logs and ignores an invalid
+// entry.
 func (s *Service) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, artifactsReader.Filters...)
 	if err != nil {

@@ -76,7 +76,8 @@ func (p *Place) action(kind string, args map[string]any) *Action {
 	return &Action{Kind: kind, Args: args}
 }
 
-// mcpName splits the name mcp__SERVER__TOOL of a tool of an MCP server.
+// mcpName splits the name mcp__SERVER__TOOL of a tool of an MCP server. ok is
+// false for any other name.
 func mcpName(tool string) (server, name string, ok bool) {
 	rest, ok := strings.CutPrefix(tool, "mcp__")
 	if !ok {
@@ -134,7 +135,8 @@ func shellAction(p *Place, in map[string]any) *Action {
 	return at.action(clientkind.Shell, map[string]any{"command": command, "commands": l.Commands, "reads": l.Reads, "writes": l.Writes, "hosts": l.Hosts, "opaque": l.Opaque})
 }
 
-// joined returns the command line of an argument list.
+// joined returns the command line of an argument list, or "" if an argument is
+// not a text.
 func joined(list []any) string {
 	var quoted []string
 	for _, x := range list {

@@ -39,7 +39,9 @@ func (s *scanner) git(c *Command, _ string) string {
 	return effect
 }
 
-// gitSubcommand returns the subcommand of git and the arguments after it.
+// gitSubcommand returns the subcommand of git, or "" if there is none, and the
+// arguments after it. It adds the folder of the option -C to those that may be
+// current, and notes options for another repository or configuration as opaque.
 func (s *scanner) gitSubcommand(args []string) (sub string, rest []string) {
 	for i := 0; i < len(args); i++ {
 		switch a := args[i]; {

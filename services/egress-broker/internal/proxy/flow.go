@@ -176,8 +176,9 @@ func (p *Proxy) record(rec Flow) {
 
 var errBytes = &failure{BytesExceeded, errors.New("the byte allowance of the call is used up")}
 
-// take counts n bytes before they are passed on. If they exceed the allowance, it counts
-// nothing, ends the flow and returns errBytes; the call then gets no more bytes.
+// take counts n bytes before they are passed on, and restarts the idle time of the flow.
+// If the bytes exceed the allowance, it counts nothing, ends the flow and returns
+// errBytes; the call then gets no more bytes.
 func (f *flow) take(counter *atomic.Int64, n int) error {
 	f.idle.Reset(f.p.cfg.Limits.Idle)
 	if f.p.cfg.Limits.Bytes > 0 && (f.p.exhausted.Load() || f.p.left.Add(-int64(n)) < 0) {

@@ -100,7 +100,8 @@ func (f *framing) accept(in []byte) (int, error) {
 
 var crlf = []byte("\r\n")
 
-// head accepts the head of a request as a whole.
+// head accepts the head of a request as a whole, and returns 0 until it is
+// complete.
 func (f *framing) head(in []byte) (int, error) {
 	from := max(0, f.scanned-3)
 	end := bytes.Index(in[from:], []byte("\r\n\r\n"))
@@ -236,7 +237,8 @@ func (f *framing) size(in []byte) (int, error) {
 	return n + 1, nil
 }
 
-// trailer accepts one line of the trailer section.
+// trailer accepts one line of the trailer section, and returns 0 until it is
+// complete.
 func (f *framing) trailer(in []byte) (int, error) {
 	n := bytes.IndexByte(in, '\n')
 	if n < 0 {

@@ -108,7 +108,7 @@ func shimID(path, socket, ns string) string {
 }
 
 // kill kills the shim and the processes in the control group of its container, and waits until
-// the shim has ended.
+// the shim has ended, for at most killTime.
 func (s shim) kill(ns string) error {
 	if err := unix.PidfdSendSignal(int(s.file.Fd()), unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("shim of %s: %w", s.id, err)

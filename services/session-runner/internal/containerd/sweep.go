@@ -78,7 +78,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 }
 
 // parts returns the ids of the containers, tasks and temporary snapshots in the runner's
-// namespace.
+// namespace, without the snapshots whose names begin with checkPrefix.
 func parts(ctx context.Context, r *Runner) ([]string, error) {
 	var ids []string
 	list, err := r.client.ContainerService().List(ctx)

@@ -146,7 +146,8 @@ func (s *State) Evolve(seq uint64, e *contract.Event) error {
 	return nil
 }
 
-// stepEnded applies pipeline_step_ended.
+// stepEnded applies pipeline_step_ended. The event has no effect if its step or
+// item is unknown, or if its call is not the newest one of the item.
 func (s *State) stepEnded(e *contract.Event, d *events.PipelineStepEnded) error {
 	i := s.Doc.Index(d.Step)
 	if i < 0 {
@@ -417,7 +418,8 @@ func (s *State) prepare(i int) *events.PipelineStepEnded {
 	return nil
 }
 
-// list returns the items of a map.
+// list returns the items of a map: the elements of a list with at most
+// pipeline.MaxItems elements, or none for null. Any other value is an error.
 func (s *State) list(doc *pipeline.Step, sc *pipeline.Scope) ([]any, error) {
 	raw, err := json.Marshal(doc.Map)
 	if err != nil {
