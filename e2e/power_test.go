@@ -88,8 +88,8 @@ type loaded struct {
 	ledger []jetstream.Msg          // the ledger after the load
 	events map[string][]uint64      // sequences of a call's events, by its id
 	types  []string                 // types of the events of the ledger
-	named  map[uint64][]string      // commitments of the objects that an event names, by its sequence
-	blobs  map[string]jetstream.Msg // stored content after the load, by subject
+	named  map[uint64][]string      // commitments of the objects, and uploads, that an event names, by its sequence
+	blobs  map[string]jetstream.Msg // stored content and parts of artifacts after the load, by subject
 }
 
 const (
@@ -179,8 +179,8 @@ func (l *loaded) exit(x exit) {
 }
 
 // load sends calls until loadTime is over: large requests to a model, whose bodies are
-// objects, and tool calls with large arguments, some of which are objects, so that the
-// ledger has several blocks.
+// objects, tool calls with large arguments, some of which are objects, and uploads of
+// artifacts, so that the ledger and the stream of artifacts have several blocks.
 func (l *loaded) load(t *testing.T, m *harness.Mesh, rec *powerfs.Recorder) {
 	var wg sync.WaitGroup
 	for client := range loadClients {
@@ -192,7 +192,10 @@ func (l *loaded) load(t *testing.T, m *harness.Mesh, rec *powerfs.Recorder) {
 					size = 2400 // more than fits into an event
 				}
 				path, body := "/api/v1/packs/noop", fmt.Sprintf(`{"n":"%s","pad":"%s"}`, marker, strings.Repeat("abcdefgh", size))
-				if client%4 == 0 {
+				switch client % 4 {
+				case 3:
+					path, body = "/api/v1/artifacts", marker+strings.Repeat("abcdefgh", 90000) // two parts
+				case 0:
 					path, body = "/v1/chat/completions", fmt.Sprintf(`{"model":"fixture/good","messages":[{"role":"user","content":"marker-%s.%s"}]}`, marker, strings.Repeat("abcdefgh", 5000))
 				}
 				r, err := m.Do(t.Context(), "POST", path, fmt.Sprintf("s-power-%d", client), body)
@@ -228,6 +231,22 @@ func (l *loaded) index(t *testing.T, seq uint64, data []byte) {
 	l.types = append(l.types, e.Type)
 	l.events[e.CallID] = append(l.events[e.CallID], seq)
 	l.named[seq] = objects(e.Data, nil)
+	if strings.Contains(e.Type, ".artifact_stored.") {
+		l.named[seq] = append(l.named[seq], uploadOf(t, data))
+	}
+}
+
+// uploadOf returns the id of the upload that an event artifact_stored names.
+func uploadOf(t *testing.T, data []byte) string {
+	var e struct {
+		Data struct {
+			Upload string `json:"upload"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(data, &e); err != nil || e.Data.Upload == "" {
+		t.Fatalf("%v: %s", err, data)
+	}
+	return e.Data.Upload
 }
 
 // objects appends the commitments of the objects to which a document refers.
@@ -372,12 +391,17 @@ func contents(store string) (ledger []jetstream.Msg, blobs map[string]jetstream.
 			return nil, nil, fmt.Errorf("the ledger has a gap before its entry %d, %v", i+1, md)
 		}
 	}
-	content, err := messages(js, "BLOBS")
 	blobs = map[string]jetstream.Msg{}
-	for _, m := range content {
-		blobs[m.Subject()] = m
+	for _, name := range []string{"ARTIFACTS", "BLOBS"} {
+		content, err := messages(js, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, m := range content {
+			blobs[m.Subject()] = m
+		}
 	}
-	return ledger, blobs, err
+	return ledger, blobs, nil
 }
 
 // messages returns all messages of a stream.

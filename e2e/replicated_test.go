@@ -131,7 +131,7 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)
-	for end := killed.Add(60 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := killed.Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		p.mu.Lock()
 		well := p.refused > 0 && p.well.After(p.refusedAt) || p.well.Sub(killed) > 12*time.Second
 		p.mu.Unlock()
@@ -139,7 +139,7 @@ func (p *probe) down() {
 			break
 		}
 		if time.Now().After(end) {
-			p.c.t.Fatal("no call succeeded within 60 s of the leader's end")
+			p.c.t.Fatal("no call succeeded within two minutes of the leader's end")
 		}
 	}
 	p.mu.Lock()
@@ -149,4 +149,4 @@ func (p *probe) down() {
 }
 
 // slack is added to time limits, because tests run on a machine with two busy cores.
-const slack = 300 * time.Millisecond
+const slack = time.Second

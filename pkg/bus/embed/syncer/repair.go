@@ -46,7 +46,7 @@ func repair(store string) error {
 			return err
 		}
 	}
-	err := errors.Join(discard(streamDir(store, account, bus.Blobs)),
+	err := errors.Join(discard(streamDir(store, account, bus.Artifacts)), discard(streamDir(store, account, bus.Blobs)),
 		os.RemoveAll(streamDir(store, account, bus.Snapshots)), os.RemoveAll(streamDir(store, account, bus.Cache)))
 	return errors.Join(err, boot.Sync(store))
 }

@@ -5,28 +5,37 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/boot"
 )
 
 // stream syncs the files of one stream. The server appends the stream's messages to a
-// file, the block, and begins another block when it is full. It does not change the
-// earlier blocks except that it replaces each of them by a compressed one, which it syncs
-// before it renames it. The server writes a message to its block before it acknowledges
-// it.
+// file, the block, and begins another block when it is full. It writes a message to its
+// block before it acknowledges it.
+//
+// If no message is ever removed, the server does not change the earlier blocks except
+// that it replaces each of them by a compressed one, which it syncs before it renames it.
+// After a removal it may also delete a block, or replace it by one that it has not
+// synced.
 type stream struct {
-	dir  string // the stream's folder
-	root string // folder of all of the server's files, which contains dir
+	dir     string // the stream's folder
+	root    string // folder of all of the server's files, which contains dir
+	removed bool   // whether messages of the stream are removed
 
-	known bool
-	index int      // number of the open block
-	block *os.File // the open block
-	size  int64    // size of the open block when it was last synced
+	known   bool
+	index   int       // number of the open block
+	block   *os.File  // the open block
+	size    int64     // size of the open block when it was last synced
+	changed time.Time // when the entries of the blocks' folder had changed, before all blocks were synced last
 }
 
 // sync syncs every message that is stored when it begins. It does nothing if
 // the stream does not exist or has no messages.
 func (x *stream) sync() error {
+	if x.removed {
+		return x.syncChanged()
+	}
 	if !x.known {
 		if err := x.begin(); err != nil || !x.known {
 			return err
@@ -62,6 +71,35 @@ func (x *stream) sync() error {
 		}
 		return nil
 	}
+}
+
+// recent is the time for which a change of a folder's entries may be followed by others
+// that give the folder the same time of modification.
+const recent = time.Second
+
+// syncChanged is sync for a stream of which messages are removed. It syncs all blocks if
+// one may have been added, deleted or replaced since the last time, and otherwise only
+// the open one.
+func (x *stream) syncChanged() error {
+	info, err := os.Stat(filepath.Join(x.dir, "msgs"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if at := info.ModTime(); !x.known || !at.Equal(x.changed) || time.Since(at) < recent {
+		x.closeBlock()
+		x.known, x.changed = false, at
+		if err := x.begin(); err != nil || !x.known {
+			return err
+		}
+	}
+	err = x.syncBlock()
+	if errors.Is(err, os.ErrNotExist) { // the block was deleted meanwhile, so another one is open
+		return x.syncChanged()
+	}
+	return err
 }
 
 // current reports whether the open file of the block is still the one at the

@@ -1,16 +1,15 @@
 // Package syncer implements group commit for a NATS server in durability mode "power".
 // The server acknowledges messages before they are synced to disk; at a request to
-// bus.SyncSubject the Syncer syncs all messages of the ledger, the checkpoints and BLOBS
-// that were stored before. Services wait for that before they act on events or make them
-// known (bus.Conn.Durable). After a loss of power, Prepare repairs the files of the
-// server before it starts.
+// bus.SyncSubject the Syncer syncs all messages of the ledger, the checkpoints, BLOBS and
+// ARTIFACTS that were stored before. Services wait for that before they act on events or
+// make them known (bus.Conn.Durable). After a loss of power, Prepare repairs the files of
+// the server before it starts.
 package syncer
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -77,8 +76,8 @@ func Prepare(o *server.Options) (*Syncer, error) {
 	if !grouped {
 		return s, nil
 	}
-	for _, name := range []string{bus.Blobs, bus.Checkpoints, bus.Events} {
-		s.streams = append(s.streams, &stream{dir: filepath.Join(o.StoreDir, server.JetStreamStoreDir, account, "streams", name), root: o.StoreDir})
+	for _, name := range []string{bus.Artifacts, bus.Blobs, bus.Checkpoints, bus.Events} {
+		s.streams = append(s.streams, &stream{dir: streamDir(o.StoreDir, account, name), root: o.StoreDir, removed: name == bus.Artifacts})
 	}
 	if s.pair, err = nkeys.CreateUser(); err != nil {
 		return nil, err
