@@ -63,8 +63,9 @@ type Env struct {
 	Metrics Counter // nil for none
 }
 
-// Run runs reactors until ctx ends, and then waits until their handlers have returned,
-// for at most 10 seconds. It returns an error if the router cannot be made or started.
+// Run runs reactors until ctx ends, and then waits until their handlers have returned, which
+// takes at most their Timeout if they respect their context. It returns an error if the
+// router cannot be made or started.
 func Run(ctx context.Context, env Env, reactors ...Reactor) error {
 	router, err := NewRouter(env, func(r Reactor) message.Subscriber {
 		return &Subscriber{Feed: func(ctx context.Context, take func(context.Context, *consumer.Delivery)) error {
@@ -80,7 +81,7 @@ func Run(ctx context.Context, env Env, reactors ...Reactor) error {
 // NewRouter returns a router with a handler for each reactor. from returns the subscriber of
 // a reactor.
 func NewRouter(env Env, from func(Reactor) message.Subscriber, reactors ...Reactor) (*message.Router, error) {
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NewSlogLogger(env.Log))
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(env.Log))
 	if err != nil {
 		return nil, err
 	}

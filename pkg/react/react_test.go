@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -179,6 +180,38 @@ func TestHangs(t *testing.T) {
 	if m.Settled != "nak" || by["retry"] != 1 || m.Delay != time.Second {
 		t.Errorf("%s %v %s", m.Settled, by, m.Delay)
 	}
+}
+
+// TestStopWaits shows that a router that is stopped runs until a handler that began before
+// has returned and its message is acknowledged.
+func TestStopWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 25 * time.Second
+		m := escalated(t)
+		m.Seq, m.Tries = 1, 1
+		began := time.Now()
+		ctx, stop := context.WithCancel(t.Context())
+		env := Env{Service: "gateway", Emit: &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: time.Now, Log: &memlog.Log{}}, Log: slog.New(slog.DiscardHandler)}
+		router, err := NewRouter(env, func(r Reactor) message.Subscriber {
+			return &Subscriber{Log: env.Log, Feed: func(ctx context.Context, take func(context.Context, *consumer.Delivery)) error {
+				d, err := consumer.NewDelivery(m, r.Work.Filters)
+				if err == nil {
+					take(ctx, d)
+				}
+				return err
+			}}
+		}, Reactor{Name: "hook", Work: work, Limit: 1, Handle: func(context.Context, *contract.Event) error {
+			stop()
+			time.Sleep(took)
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := router.Run(ctx); err != nil || m.Settled != "ack" || time.Since(began) < took {
+			t.Errorf("after %v: %q, %v", time.Since(began), m.Settled, err)
+		}
+	})
 }
 
 // TestBackoff checks the times between deliveries.

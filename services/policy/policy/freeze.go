@@ -73,12 +73,12 @@ func (f *freezes) signs() map[string]bool {
 	return out
 }
 
-// acknowledged waits until acked or missing has an entry and every running executor
-// instance that can acknowledge the freeze (see signs) has done so. It returns in any
-// case after ten seconds, or when ctx is done. acked lists the instances that have
-// acknowledged it. missing lists the running ones that have not, including those that
-// cannot. A service whose running instances cannot be read is listed in missing by its
-// own name; if a read does not return in time, the result of the read before it counts.
+// acknowledged waits until acked has an entry and every running executor instance that
+// can acknowledge the freeze (see signs) has done so. It returns in any case after ten
+// seconds, or when ctx is done. acked lists the instances that have acknowledged it.
+// missing lists the running ones that have not, including those that cannot. A service
+// whose running instances cannot be read is listed in missing by its own name; if a read
+// does not return in time, the result of the read before it counts.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -108,7 +108,7 @@ func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing [
 				}
 			}
 		}
-		if !awaited && len(acked)+len(missing) > 0 || ctx.Err() != nil {
+		if !awaited && len(acked) > 0 || ctx.Err() != nil {
 			return acked, missing
 		}
 		sleep(ctx, 10*time.Millisecond)

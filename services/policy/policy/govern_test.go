@@ -198,7 +198,8 @@ func TestFreezeUnknown(t *testing.T) {
 }
 
 // TestFreezeKeyless shows that the instances of a service without a key for receipts, or
-// with a revoked one, are listed as missing, and not awaited.
+// with a revoked one, are listed as missing, and not awaited. If no instance has
+// acknowledged the freeze, those that can may be starting, so the freeze is awaited.
 func TestFreezeKeyless(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -210,6 +211,15 @@ func TestFreezeKeyless(t *testing.T) {
 			return map[string][]string{"session-runner": {"session-runner-1"}, contract.CallerExecutor: {"gw1"}}[service], nil
 		}
 		keys, receipts := l.ring(), []string{contract.UseReceipt}
+		began := time.Now()
+		live := m.governor.freezes.live
+		m.governor.freezes.live = func(_ context.Context, service string) ([]string, error) {
+			return map[string][]string{contract.CallerExecutor: {"gw1"}}[service], nil
+		}
+		if acked, missing := m.governor.freezes.acknowledged(ctx, govern.FreezeID("g-2")); len(acked) != 0 || fmt.Sprint(missing) != "[gw1]" || time.Since(began) < 10*time.Second {
+			t.Errorf("only instances without a key: %v %v after %v", acked, missing, time.Since(began))
+		}
+		m.governor.freezes.live = live
 		for name, x := range map[string]struct {
 			keys []trust.Key
 			took time.Duration
