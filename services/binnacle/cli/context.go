@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -59,7 +60,7 @@ func newContextSetCmd(c *env) *cobra.Command {
 	var ca string
 	cmd := &cobra.Command{
 		Use:               "set NAME --addr ADDRESS",
-		Short:             "Add a context, or change its address; a token stays only with its address",
+		Short:             "Add a context, or change its address; a token or login stays only with its address",
 		Example:           "  binnacle context set prod --addr https://mesh.example --ca ca.pem",
 		Args:              takes(1, 1),
 		ValidArgsFunction: byPosition(completeContexts),
@@ -67,7 +68,7 @@ func newContextSetCmd(c *env) *cobra.Command {
 			return changeContexts(c, args[0], "stored", func(s *contexts.Store) error {
 				x := s.Contexts[args[0]]
 				if c.addr != "" && c.addr != x.Addr {
-					x.Addr, x.Token = c.addr, ""
+					x.Addr, x.Token, x.Refresh, x.Expires = c.addr, "", "", time.Time{}
 				}
 				if c.given("ca") {
 					x.CA = ca
@@ -122,18 +123,17 @@ func changeContexts(c *env, name, what string, change func(*contexts.Store) erro
 	if err != nil {
 		return err
 	}
-	s, err := contexts.Load(path)
+	current := ""
+	err = contexts.Change(path, func(s *contexts.Store) error {
+		err := change(s)
+		if _, exists := s.Contexts[name]; err != nil && !exists {
+			return fail(exitUsage, "%v%s", err, didYouMean(suggest.Near(name, s.Names())))
+		}
+		current = s.Current
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	if err := change(s); err != nil {
-		if _, exists := s.Contexts[name]; !exists {
-			return fail(exitUsage, "%v%s", err, didYouMean(suggest.Near(name, s.Names())))
-		}
-		return err
-	}
-	if err := s.Save(path); err != nil {
-		return err
-	}
-	return c.print(map[string]string{"context": name, "state": what, "in_use": s.Current}, func() { fmt.Fprintf(c.out, "context %s is %s\n", name, what) })
+	return c.print(map[string]string{"context": name, "state": what, "in_use": current}, func() { fmt.Fprintf(c.out, "context %s is %s\n", name, what) })
 }

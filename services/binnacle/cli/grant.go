@@ -8,9 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +22,14 @@ import (
 type grantError struct {
 	Code        string `json:"error"`
 	Description string `json:"error_description"`
+
+	status int
+}
+
+// temporary reports whether the same request may succeed later: the mesh could not respond
+// in time, or limits requests.
+func (e *grantError) temporary() bool {
+	return e.status >= http.StatusInternalServerError || e.status == http.StatusTooManyRequests || e.status == http.StatusRequestTimeout
 }
 
 // Error implements error.
@@ -43,16 +49,18 @@ func postForm(ctx context.Context, c *env, path string, form url.Values, out any
 		return err
 	}
 	resp, err := (&http.Client{Transport: t}).Do(req)
-	if err != nil {
-		return fail(exitNoMesh, "no mesh responds at %s (%v); `binnacle up` runs one", c.mesh().addr, errors.Unwrap(err))
+	var raw []byte
+	if err == nil {
+		defer resp.Body.Close()
+		raw, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	} else if inner := errors.Unwrap(err); inner != nil {
+		err = inner // without the method and the URL
 	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return err
+		return fail(exitNoMesh, "no mesh responds at %s (%v); `binnacle up` runs one", c.mesh().addr, err)
 	}
 	if resp.StatusCode/100 != 2 {
-		e := &grantError{}
+		e := &grantError{status: resp.StatusCode}
 		if json.Unmarshal(raw, e) != nil || e.Description == "" {
 			e.Description = resp.Status
 		}
@@ -97,12 +105,15 @@ func loginTokens(ctx context.Context, c *env, o *loginOptions) (*gateway.TokenRe
 }
 
 // grant sends a grant to the mesh and returns the tokens. A refusal has the exit code
-// exitAuth.
+// exitAuth, or exitFailed if it is temporary.
 func grant(ctx context.Context, c *env, form url.Values) (*gateway.TokenResponse, error) {
 	var t gateway.TokenResponse
 	err := postForm(ctx, c, "/oauth/token", form, &t)
 	var refused *grantError
-	if errors.As(err, &refused) {
+	if errors.As(err, &refused) && refused.temporary() {
+		return nil, fail(exitFailed, "the mesh cannot decide on the login now: %w; try again", refused)
+	}
+	if refused != nil {
 		return nil, &exitError{code: exitAuth, err: refused}
 	}
 	if err != nil {
@@ -122,18 +133,11 @@ const refreshEarly = 30 * time.Second
 // renewed returns the access token of a context. If the token expires within
 // refreshEarly and the context has a refresh token, renewed first renews the
 // tokens and stores them. A lock on a file serializes the renewals of several
-// programs, because a refresh token that is used twice ends the login.
+// programs, because a refresh token that is used twice ends the login. If the mesh
+// cannot renew the tokens now, renewed returns the stored one, unless that has expired.
 func renewed(c *env, name string) (string, error) {
 	path, err := contexts.Path()
 	if err != nil {
-		return "", err
-	}
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close() // releases the lock
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
 	s, err := contexts.Load(path)
@@ -144,20 +148,47 @@ func renewed(c *env, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if x.Refresh == "" || time.Until(x.Expires) > refreshEarly {
+	if !expires(x) {
 		return x.Token, nil
+	}
+	err = contexts.Change(path, func(s *contexts.Store) (err error) {
+		if x, err = s.Get(name); err != nil {
+			return err
+		}
+		if expires(x) { // no other program has renewed it meanwhile
+			err = renew(c, name, x)
+		}
+		return errors.Join(err, s.Put(name, *x))
+	})
+	if err != nil {
+		return "", err
+	}
+	return x.Token, nil
+}
+
+// expires reports whether the access token of a context must be renewed now.
+func expires(x *contexts.Context) bool {
+	return x.Refresh != "" && time.Until(x.Expires) <= refreshEarly
+}
+
+// renew renews the access token of a context as renewed does.
+func renew(c *env, name string, x *contexts.Context) error {
+	if x.Addr != c.mesh().addr {
+		return fail(exitUsage, "the address of context %q was changed meanwhile; run the command again", name)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	t, err := grant(ctx, c, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {x.Refresh}})
-	if err != nil {
-		return "", fmt.Errorf("the login of context %q cannot be renewed: %w; log in again with `binnacle login --context %s`", name, err, name)
+	var refused *exitError
+	switch {
+	case err == nil:
+		keep(x, t)
+	case errors.As(err, &refused) && refused.code == exitAuth:
+		return fmt.Errorf("the login of context %q cannot be renewed: %w; log in again with `binnacle login --context %s`", name, err, name)
+	case time.Now().After(x.Expires):
+		return fmt.Errorf("the login of context %q cannot be renewed now: %w", name, err)
 	}
-	keep(x, t)
-	if err := s.Put(name, *x); err != nil {
-		return "", err
-	}
-	return x.Token, s.Save(path)
+	return nil
 }
 
 // newLogoutCmd returns the command logout, which ends the login of a context.
@@ -189,12 +220,11 @@ func runLogout(ctx context.Context, c *env) error {
 	if err != nil {
 		return err
 	}
-	s, err := contexts.Load(path)
+	err = contexts.Change(path, func(s *contexts.Store) error {
+		x.Token, x.Refresh, x.Expires = "", "", time.Time{}
+		return s.Put(name, *x)
+	})
 	if err != nil {
-		return err
-	}
-	x.Token, x.Refresh, x.Expires = "", "", time.Time{}
-	if err := errors.Join(s.Put(name, *x), s.Save(path)); err != nil {
 		return err
 	}
 	return c.print(map[string]string{"context": name, "logged_out": x.Addr}, func() { fmt.Fprintf(c.out, "logged out of %s\n", x.Addr) })

@@ -83,10 +83,13 @@ func runLogin(ctx context.Context, c *env, o *loginOptions) error {
 	if err := tryToken(ctx, c, x); err != nil {
 		return err
 	}
-	if err := s.Put(name, *x); err != nil {
-		return fail(exitUsage, "%v", err)
-	}
-	if err := errors.Join(s.Use(name), s.Save(path)); err != nil {
+	err = contexts.Change(path, func(s *contexts.Store) error {
+		if err := s.Put(name, *x); err != nil {
+			return fail(exitUsage, "%v", err)
+		}
+		return s.Use(name)
+	})
+	if err != nil {
 		return err
 	}
 	return c.print(map[string]string{"context": name, "addr": x.Addr, "file": path}, func() {

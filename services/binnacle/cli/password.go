@@ -67,15 +67,23 @@ where services have keys of their own, --distribute copies it to the gateways.`,
 		}, password.Remove))
 }
 
-// readHidden prompts with what and reads one line without echo on a terminal. From another
-// standard input it reads at most 64 KiB.
+// maxHidden is the maximum number of bytes that readHidden reads from a standard input that
+// is no terminal.
+const maxHidden = 64 << 10
+
+// readHidden prompts with what and reads one line without echo on a terminal. It reads all
+// of another standard input, and returns an error if that has more than maxHidden bytes.
 func readHidden(c *env, what string) ([]byte, error) {
 	if f, ok := c.in.(*os.File); ok && output.Terminal(f) {
 		fmt.Fprintf(c.errOut, "%s: ", what)
 		defer fmt.Fprintln(c.errOut)
 		return term.ReadPassword(int(f.Fd()))
 	}
-	return io.ReadAll(io.LimitReader(c.in, 64<<10))
+	b, err := io.ReadAll(io.LimitReader(c.in, maxHidden+1))
+	if len(b) > maxHidden {
+		return nil, fail(exitUsage, "standard input for the %s has more than %d bytes: want one line", what, maxHidden)
+	}
+	return b, err
 }
 
 // readSecret reads one line from standard input, without echo on a terminal.

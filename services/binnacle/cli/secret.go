@@ -52,9 +52,11 @@ func newSecretCmd(c *env) *cobra.Command {
 	)
 }
 
-// putSecret stores a secret from standard input, without one trailing newline.
+// putSecret stores a secret from standard input, without one trailing newline. It reads one
+// byte more than the longest value and its newline have, so that the mesh rejects a longer
+// value instead of storing a part of it.
 func putSecret(ctx context.Context, c *env, name string) error {
-	value, err := io.ReadAll(io.LimitReader(c.in, 64<<10+1))
+	value, err := io.ReadAll(io.LimitReader(c.in, 64<<10+2))
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/private"
@@ -69,6 +70,31 @@ func Load(path string) (*Store, error) {
 		s.Contexts = map[string]Context{}
 	}
 	return s, nil
+}
+
+// Change applies a change to the file of contexts and saves it, unless change returns an
+// error. A lock on a file beside it serializes the changes of several programs, so that none
+// of them undoes another's, such as the renewal of a login.
+func Change(path string, change func(*Store) error) error {
+	if err := private.Mkdir(filepath.Dir(path)); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // releases the lock
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	s, err := Load(path)
+	if err != nil {
+		return err
+	}
+	if err := change(s); err != nil {
+		return err
+	}
+	return s.Save(path)
 }
 
 // Save replaces the file of contexts, with mode 0600, and creates its folder with mode
