@@ -110,7 +110,9 @@ func (e *edge) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 		e.subs.remove(req.Session, uri)
 		return wireError(err)
 	}
-	go (&following{e: e, p: p, uri: uri, frames: f}).run(life)
+	go (&following{uri: uri, frames: f, lease: func(ctx context.Context) (Frames, error) { return e.lease(ctx, p) }, notify: func() {
+		_ = e.srv.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: uri, Meta: mcp.Meta{subscriber: p.session}}) // its error is always nil
+	}}).run(life)
 	return nil
 }
 
@@ -146,36 +148,55 @@ func (e *edge) lease(ctx context.Context, p proposal) (Frames, error) {
 
 // following passes the changes of a resource to the client that subscribed.
 type following struct {
-	e      *edge
-	p      proposal
 	uri    string
-	frames Frames
+	lease  func(context.Context) (Frames, error) // see edge.lease
+	notify func()                                // notifies the client of a change
+	frames Frames                                // of the current lease
+	last   Frames                                // of the lease before it, which may still receive changes from before the renewal; nil for none
+	missed bool                                  // whether changes may have been missed since the lease ended
 }
 
+// settle is the time after a renewal for which the frames of the lease before are read. A
+// change that the mcp-router has sent before the renewal arrives within it.
+const settle = 5 * time.Second
+
 // run passes changes, and makes another call before the lease of the last one expires,
-// until ctx ends or a call is denied (see denied).
+// until ctx ends or a call is denied (see denied). If changes may have been missed, because
+// the lease has ended or frames were lost, the client is notified after the renewal.
 func (f *following) run(ctx context.Context) {
 	defer func() { f.frames.Close() }()
-	renew := time.NewTimer(renewAfter)
+	defer f.drop()
+	renew, settled := time.NewTimer(renewAfter), time.NewTimer(settle)
 	defer renew.Stop()
+	defer settled.Stop()
+	expires := time.Now().Add(mcpdoc.Lease)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.frames.Wake():
-			if f.take() {
+			if f.take(f.frames) && !f.missed { // once, so that further frames do not postpone the renewal
+				f.missed = true
 				renew.Reset(renewEnded)
 			}
+		case <-wake(f.last):
+			f.take(f.last) // its end is not of interest
+		case <-settled.C:
+			f.drop()
 		case <-renew.C:
-			again, err := f.e.lease(ctx, f.p)
+			at := time.Now()
+			again, err := f.lease(ctx)
 			switch {
 			case err == nil:
-				f.frames.Close()
-				f.frames = again
+				f.missed = f.missed || at.After(expires)
+				expires = at.Add(mcpdoc.Lease)
+				f.replace(again)
+				settled.Reset(settle)
 				renew.Reset(renewAfter)
 			case ctx.Err() != nil:
 				return
 			case denied(err):
+				f.take(f.frames)
 				slog.Warn("subscription to a resource ended", "uri", f.uri, "err", err)
 				return
 			default:
@@ -185,6 +206,33 @@ func (f *following) run(ctx context.Context) {
 	}
 }
 
+// replace continues with the frames of the next lease.
+func (f *following) replace(next Frames) {
+	f.drop()
+	f.last, f.frames = f.frames, next
+	if f.missed {
+		f.missed = false
+		f.notify()
+	}
+}
+
+// drop closes the frames of the lease before, after passing what has arrived.
+func (f *following) drop() {
+	if f.last != nil {
+		f.take(f.last)
+		f.last.Close()
+		f.last = nil
+	}
+}
+
+// wake returns the channel of the frames' Wake, or nil if there are no frames.
+func wake(f Frames) <-chan struct{} {
+	if f == nil {
+		return nil
+	}
+	return f.Wake()
+}
+
 // denied reports whether err has the status 401, 403 or 404, so that the call is not
 // made again.
 func denied(err error) bool {
@@ -192,15 +240,16 @@ func denied(err error) bool {
 	return e != nil && (e.Status == http.StatusForbidden || e.Status == http.StatusUnauthorized || e.Status == http.StatusNotFound)
 }
 
-// take passes the changes that have arrived to the client, as one notification. It
+// take passes the changes that have arrived in frames to the client, as one notification. It
 // reports whether the subscription must be renewed now, because it has ended or frames
 // were lost.
-func (f *following) take() (renew bool) {
+func (f *following) take(frames Frames) (renew bool) {
 	updated := false
 	for {
-		x, ok, err := f.frames.Try()
+		x, ok, err := frames.Try()
 		if err != nil {
-			return true
+			renew = true
+			break
 		}
 		if !ok {
 			break
@@ -212,7 +261,7 @@ func (f *following) take() (renew bool) {
 		updated, renew = updated || frame.Method == mcpdoc.Updated, renew || frame.Method == mcpdoc.Ended
 	}
 	if updated {
-		_ = f.e.srv.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: f.uri, Meta: mcp.Meta{subscriber: f.p.session}}) // its error is always nil
+		f.notify()
 	}
 	return renew
 }
