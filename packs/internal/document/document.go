@@ -149,7 +149,8 @@ func parseXLSX(body []byte) (Output, error) {
 	return Output{Format: "xlsx", Pages: len(sheets), Markdown: strings.TrimSpace(out.String())}, nil
 }
 
-// writeTable writes a Markdown table, whose first row is the heading.
+// writeTable writes a Markdown table, whose first row is the heading. It writes
+// nothing for a table without cells.
 func writeTable(out *strings.Builder, rows [][]string) {
 	width := 0
 	for _, r := range rows {

@@ -159,7 +159,8 @@ func (w *wordReader) end(name string) {
 	}
 }
 
-// paragraph writes the paragraph that has ended.
+// paragraph writes the paragraph that has ended: to the cell in a table, and
+// otherwise to the output. It omits a paragraph without text.
 func (w *wordReader) paragraph() {
 	text := strings.ReplaceAll(strings.TrimSpace(w.text.String()), "****", "") // adjacent bold runs
 	if text == "" {

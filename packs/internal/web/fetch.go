@@ -27,8 +27,10 @@ const (
 	deadline = 30 * time.Second
 )
 
-// Client returns a client that uses the proxy of the environment for every host. The
-// default client of the standard library does not use a proxy for loopback addresses.
+// Client returns a client that uses the proxy in HTTP_PROXY, if there is one, for
+// every host. The default client of the standard library does not use a proxy for
+// loopback addresses. A request fails after the time deadline, or at its redirect
+// number maxHops.
 func Client() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	if proxy, err := url.Parse(os.Getenv("HTTP_PROXY")); err == nil && proxy.Host != "" {

@@ -98,7 +98,7 @@ func (p *Provisioner) refused(ctx context.Context, c *bus.Conn, l eventlog.Log) 
 }
 
 // inUse returns the reason for a refusal if the ledger of an earlier release has events
-// in the cell's tenant.
+// in the cell's tenant, or else "".
 func (p *Provisioner) inUse(ctx context.Context, l eventlog.Log) (string, error) {
 	for _, service := range append(services.Names(), services.Provision) {
 		if used, err := recorded(ctx, l, bus.Filter{Tenant: contract.CellTenant, Service: service}.String()); err != nil || used {
@@ -109,7 +109,7 @@ func (p *Provisioner) inUse(ctx context.Context, l eventlog.Log) (string, error)
 }
 
 // elsewhere returns the reason for a refusal if policy has activated policies in another
-// tenant than that of the keys.
+// tenant than that of the keys, or else "".
 func (p *Provisioner) elsewhere(ctx context.Context, l eventlog.Log) (string, error) {
 	for en, err := range l.Scan(ctx, bus.Filter{Service: services.Policy, Event: contract.EventPolicyActivated}.String(), 1) {
 		if err != nil {
@@ -123,7 +123,8 @@ func (p *Provisioner) elsewhere(ctx context.Context, l eventlog.Log) (string, er
 }
 
 // truncated returns the reason for a refusal if audit has recorded that events are
-// missing, and no log epoch that was opened later names the same checkpoint.
+// missing, and no log epoch that was opened later names the same checkpoint, or
+// else "".
 func (p *Provisioner) truncated(ctx context.Context, l eventlog.Log) (string, error) {
 	en, err := l.Last(ctx, bus.Filter{Service: services.Audit, Event: contract.EventLedgerTruncated}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -146,7 +147,8 @@ func (p *Provisioner) truncated(ctx context.Context, l eventlog.Log) (string, er
 }
 
 // shortened returns the reason for a refusal if the newest checkpoint commits to more
-// events than the ledger has, and no log epoch was opened after that checkpoint.
+// events than the ledger has, and no log epoch was opened after that checkpoint, or
+// else "".
 func (p *Provisioner) shortened(ctx context.Context, c *bus.Conn, l eventlog.Log) (string, error) {
 	note, err := newestCheckpoint(ctx, c, p.log)
 	if err != nil || note == nil {

@@ -116,7 +116,8 @@ func (c *call) listen(ctx context.Context, k feedKey) error {
 	return nil
 }
 
-// begin subscribes at the server, and sets stop and err.
+// begin subscribes at the server, and sets stop or, if the subscription fails,
+// err.
 func (f *feed) begin(ctx context.Context, c *call) {
 	defer close(f.ready)
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.cfg.TimeoutMS)*time.Millisecond)

@@ -195,7 +195,8 @@ func (s *scanner) words(ws []*syntax.Word) []string {
 	return out
 }
 
-// text expands one word without splitting it into fields.
+// text expands one word without splitting it into fields. known is false if w
+// is nil, or if its value is known only when the command runs.
 func (s *scanner) text(w *syntax.Word) (text string, known bool) {
 	if w == nil {
 		return "", false

@@ -81,7 +81,9 @@ func Serve(ctx context.Context, l *net.UnixListener, path string, idle time.Dura
 	}
 }
 
-// serve answers the document of one connection.
+// serve answers the document of one connection. It closes the connection
+// without an answer if the process at the other end is another user's, or does
+// not send a whole document within 10 s.
 func serve(ctx context.Context, c *net.UnixConn, handle Handler) {
 	defer c.Close()
 	if checkPeer(c) != nil || c.SetReadDeadline(time.Now().Add(10*time.Second)) != nil {

@@ -18,6 +18,7 @@ import (
 )
 
 // serve handles every request of the client, in tunnels and outside of them.
+// Once the proxy is closed, it responds with status 503.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	if !p.enter() {
 		w.WriteHeader(http.StatusServiceUnavailable)

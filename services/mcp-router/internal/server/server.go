@@ -168,7 +168,8 @@ type maker struct {
 	seen     map[string]string // kinds of the documents, by aggregate key
 }
 
-// tool adds the document of one tool.
+// tool adds the document of one tool, unless the settings exclude the tool, or
+// the reason why it cannot be offered.
 func (m *maker) tool(raw json.RawMessage) {
 	var members map[string]json.RawMessage
 	var t struct {
@@ -205,7 +206,8 @@ func (m *maker) tool(raw json.RawMessage) {
 	m.document(t.Name, contract.Tool{Description: t.Description, InputSchema: in, Kind: mcpdoc.ToolPrefix + name, Tool: name}, mcpdoc.Offer{Name: t.Name, Tool: members})
 }
 
-// prompt adds the document of one prompt.
+// prompt adds the document of one prompt, or the reason why it cannot be
+// offered.
 func (m *maker) prompt(raw json.RawMessage) {
 	var members map[string]json.RawMessage
 	var p struct{ Name, Description string }

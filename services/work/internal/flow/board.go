@@ -129,7 +129,7 @@ func (r *Run) step(id string) *Step {
 	return nil
 }
 
-// end applies pipeline_step_ended.
+// end applies pipeline_step_ended. It does nothing if s is nil.
 func (s *Step) end(at string, d *events.PipelineStepEnded) {
 	if s == nil {
 		return
@@ -151,7 +151,7 @@ func (s *Step) end(at string, d *events.PipelineStepEnded) {
 	}
 }
 
-// end applies the end of a run.
+// end applies the end of a run. It does nothing if r is nil or has ended.
 func (r *Run) end(at, status, code, step string) {
 	if r == nil || r.Ended != "" {
 		return

@@ -386,7 +386,7 @@ func (s *State) output(i int) any {
 }
 
 // prepare makes the items of the i-th step, whose needs have ended. It returns the end of
-// the step if the step makes no call.
+// the step if the step makes no call, or else nil.
 func (s *State) prepare(i int) *events.PipelineStepEnded {
 	st, doc := &s.steps[i], &s.Doc.Steps[i]
 	if st.ready {

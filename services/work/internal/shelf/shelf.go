@@ -310,7 +310,7 @@ func (v *View) Due(now time.Time) []Entry {
 	return out
 }
 
-// Clone returns a copy that later events do not change.
+// Clone returns a copy that later events do not change, or nil if a is nil.
 func (a *Artifact) Clone() *Artifact {
 	if a == nil {
 		return nil
