@@ -90,7 +90,8 @@ func sessionName(client, session string) string {
 	}, session)
 }
 
-// inputDigest returns a digest of the input of the tool.
+// inputDigest returns the digest of the tool's input in canonical form or, if
+// the input is not JSON, of its bytes.
 func (e *Event) inputDigest() string {
 	b, err := canon.Transform(nil, e.Input)
 	if err != nil {

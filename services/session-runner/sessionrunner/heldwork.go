@@ -251,8 +251,8 @@ func fsPatch(ctx context.Context, c *heldCall, b *box) execute.Result {
 
 // patched returns text after the edits, and the number of replacements. Each edit
 // replaces at most the given number of occurrences of its text, the first ones, or all
-// if the number is 0. If the text of an edit does not occur, the result has an error
-// code.
+// if the number is 0. If the text of an edit is empty or does not occur, the result
+// has an error code.
 func patched(text string, edits []fileEdit, occurrences int) (string, int, execute.Result) {
 	applied := 0
 	for i, e := range edits {

@@ -202,7 +202,8 @@ func (c *Checker) apply(en eventlog.Entry) error {
 }
 
 // check compares a snapshot with the rebuilt views, and rejects it if it differs or if
-// its position is after the end of the ledger.
+// its position is after the end of the ledger. It skips a snapshot that is incomplete
+// or was replaced.
 func (c *Checker) check(ctx context.Context, h *snapshot.Stored) error {
 	why := fmt.Errorf("the ledger ends at %d, before the position of the snapshot", c.position)
 	if c.position == uint64(h.Position) {

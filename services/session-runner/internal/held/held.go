@@ -145,7 +145,7 @@ func (s *Sandbox) Due(now, used time.Time) string {
 }
 
 // Abandoned reports whether an instance other than the sandbox's holder may record that
-// it is lost.
+// it is lost: it has not ended, although its life has been over for LostAfter.
 func (s *Sandbox) Abandoned(now time.Time) bool {
 	return s.Ended == "" && !now.Before(s.Expires().Add(LostAfter))
 }
