@@ -245,8 +245,8 @@ func namespace(rootKID, instance string) string {
 var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",
 	Class: "E0", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), Tool: "noop", Version: "v1"}
 
-// maxCited is the maximum number of artifacts whose use by a call is recorded, for its
-// arguments and for its output.
+// maxCited is the maximum number of artifacts in the arguments of a call whose use is
+// recorded, and likewise of those in its output.
 const maxCited = 64
 
 // citing returns a handler that calls h, and records the use of the artifacts that the

@@ -87,7 +87,8 @@ func mcpName(tool string) (server, name string, ok bool) {
 	return server, name, ok
 }
 
-// text returns the first of the members that is a non-empty text.
+// text returns the first of the members that is a non-empty text, or "" if
+// there is none.
 func text(in map[string]any, names ...string) string {
 	for _, n := range names {
 		if s, ok := in[n].(string); ok && s != "" {

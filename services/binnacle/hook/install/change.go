@@ -104,7 +104,9 @@ func (o originals) apply(c *Change, installed bool, strip func(text []byte, path
 	return nil
 }
 
-// remember stores the original of a file before it is changed.
+// remember stores the original of a file before it is changed: that of an
+// earlier installation if the file was not changed since, and otherwise the
+// content of the file without the entries that strip removes.
 func (o originals) remember(c *Change, strip func(text []byte, path string) ([]byte, error)) error {
 	old, err := o.load(c.Path)
 	if err != nil {

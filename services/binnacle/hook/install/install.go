@@ -164,7 +164,8 @@ func (t *Target) without(text []byte, path string) ([]byte, error) {
 }
 
 // Uninstall computes the change that removes the hooks: the original bytes if the file was
-// not changed since, and otherwise the file without our entries.
+// not changed since, and otherwise the file without our entries. A plugin of our own that
+// was changed since is removed as a whole.
 func (t *Target) Uninstall() (*Change, error) {
 	l, path, err := t.layout()
 	if err != nil {

@@ -286,8 +286,8 @@ func (x *Connection) addTOML(text []byte, path string) ([]byte, error) {
 	return out, err
 }
 
-// removeTOML removes the table of the entry and its subtables. It returns an error if the
-// result would lack another value of the text.
+// removeTOML removes the table of the entry and its subtables, if there is such a table.
+// It returns an error if the result would lack another value of the text.
 func (x *Connection) removeTOML(text []byte, path string) ([]byte, error) {
 	want, servers, err := entries(text, path)
 	if err != nil || servers[x.Name] == nil {
