@@ -105,7 +105,8 @@ func testPacks(ctx context.Context, c *env, o *packTestOptions, dir string, name
 }
 
 // testExample calls a pack with the input of an example, and returns the result and why the
-// example failed, or "".
+// example failed, or "". Without --connect, it does not call a pack that has egress or
+// secrets.
 func testExample(ctx context.Context, c *env, o *packTestOptions, p *sessionrunner.Checked, e sessionrunner.Example) (result, why string) {
 	t := &p.Tool
 	if !o.connect && len(t.Egress)+len(t.EgressRules)+len(t.Secrets) > 0 {

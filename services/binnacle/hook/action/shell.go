@@ -321,7 +321,8 @@ func (s *scanner) host(name string) {
 
 // names reports whether an argument is to be recorded as a path: it has a slash, is "."
 // or "..", begins with "~", names an existing file, or is the name of a file with secrets
-// or of a guarded one.
+// or of a guarded one. An argument that begins with "-", or contains a newline or NUL, is
+// not recorded.
 func (s *scanner) names(arg string) bool {
 	if arg == "" || strings.ContainsAny(arg, "\x00\n") || strings.HasPrefix(arg, "-") {
 		return false

@@ -89,7 +89,8 @@ type Totals struct {
 	BytesOut, BytesIn int64
 }
 
-// New returns a proxy with a certificate authority of its own.
+// New returns a proxy with a certificate authority of its own, or an error if
+// the rules are invalid.
 func New(cfg Config) (*Proxy, error) {
 	set, err := netrule.Compile(cfg.Rules)
 	if err != nil {

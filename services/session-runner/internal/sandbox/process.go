@@ -260,11 +260,11 @@ func wait(ctx context.Context, cmd *exec.Cmd, most time.Duration) (timedOut bool
 	return timedOut, err
 }
 
-// usageOf returns the amounts that a run used, of which egress is the number of bytes
-// sent and received. If the cgroup does not report the CPU
-// time, it is that of the ended process and not listed as measured, because it does not
-// include children for which a program does not wait. If the cgroup does not report the
-// peak memory, it is the maximum resident set size of the ended process.
+// usageOf returns the amounts that a run used; egress is the number of bytes that it
+// sent and received. If the cgroup does not report the CPU time, it is that of the
+// ended process and not listed as measured, because it does not include children for
+// which a program does not wait. If the cgroup does not report the peak memory, it is
+// the maximum resident set size of the ended process.
 func usageOf(cg *cgroup, state *os.ProcessState, egress int64) contract.Usage {
 	u := contract.Usage{EgressBytes: egress, Measured: []string{contract.MeasureEgress}}
 	cpu, memory, cpuKnown, memoryKnown := cg.usage()

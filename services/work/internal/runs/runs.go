@@ -176,7 +176,8 @@ func (r *Runner) read(w *execute.Work) (doc *pipeline.Document, digest string, i
 	return doc, digest, inputs, nil
 }
 
-// source returns the document that arguments contain or name.
+// source returns the document that arguments contain or name, or the result of
+// a call with invalid arguments.
 func source(a *Args) ([]byte, *execute.Result) {
 	fail := func(format string, args ...any) ([]byte, *execute.Result) {
 		res := execute.Fail(contract.CodeInvalidInput, format, args...)
