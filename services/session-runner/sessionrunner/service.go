@@ -339,9 +339,11 @@ func (s *Service) egress(ctx context.Context, w *execute.Work) (*sandbox.Egress,
 	return &sandbox.Egress{Socket: o.Socket, CA: []byte(o.Authority)}, nil
 }
 
-// runner returns the runner for a program whose manifest names the tier own, if that
-// runner provides the tier and the user id in want. Otherwise it returns nil and the
-// result that refuses the call. A WebAssembly program can run only in tier wasi.
+// runner returns the runner for a program whose manifest names the tier own: for a
+// WebAssembly program, which can run only in tier wasi, the runner of that tier, and
+// otherwise the first one whose tier satisfies want. If there is none, or if it does
+// not provide the user id in want, runner returns nil and the result that refuses
+// the call.
 func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, execute.Result) {
 	if own == s.wasi.Tier() {
 		if guard.TierSatisfies(own, want.Tier) {

@@ -195,8 +195,8 @@ func (t *Target) Uninstall() (*Change, error) {
 func (t *Target) originals() originals { return originals{t.State, t.Client} }
 
 // Apply makes the change of Install (installed is true) or Uninstall. It fails if the file
-// has changed since the change was computed. The original of the first installation is
-// kept until the hooks are removed.
+// has changed since the change was computed. The original content of the file, as remember
+// describes it, is kept until the hooks are removed.
 func (t *Target) Apply(c *Change, installed bool) error {
 	strip := t.without
 	if layouts[t.Client].plugin {

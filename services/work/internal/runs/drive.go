@@ -184,8 +184,8 @@ func (x *run) propose(ctx context.Context, c flow.Call, args []byte) error {
 	return nil
 }
 
-// await starts a goroutine that sends the outcome of a call, or the error of waiting for
-// it, to x.ended.
+// await adds a call to x.live, and starts a goroutine that sends the outcome of the
+// call, or the error of waiting for it, to x.ended.
 func (x *run) await(ctx context.Context, c flow.Call, p *propose.Pending) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	x.live[c.CallID] = &live{pending: p, cancel: cancel}
