@@ -46,7 +46,8 @@ func (s *Service) sweepOthers(ctx context.Context) (stop func()) {
 }
 
 // removeGone removes the remains in before whose instances do not run, and returns those of
-// instances that do not run, for the next call.
+// instances that do not run, for the next call. It ignores the namespace of held sandboxes,
+// which all instances share.
 func (s *Service) removeGone(ctx context.Context, r *containerd.Runner, before map[string]containerd.Remains) map[string]containerd.Remains {
 	now := map[string]containerd.Remains{}
 	all, err := containerd.Others(r)

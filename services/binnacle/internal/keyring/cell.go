@@ -132,7 +132,8 @@ func (r *Ring) OpenCell() (*contract.CellOpened, error) {
 var ErrTenant = errors.New("want a name of letters, digits, - and _, with no _ at its beginning")
 
 // openCell signs the document that opens the cell of the ring whose log has the given
-// name, and stores it. The ring's trust documents must be complete.
+// name, and stores it. If the ring names no operator, openCell first adds the
+// document of Operator. The ring's trust documents must be complete.
 func openCell(r *Ring, log, original string) (*contract.CellOpened, error) {
 	if !contract.Token(original) || contract.Reserved(original) {
 		return nil, fmt.Errorf("tenant %q: %w", original, ErrTenant)

@@ -79,7 +79,7 @@ func accept(w http.ResponseWriter) (net.Conn, error) {
 // prefixed is a connection of which some bytes have been read.
 type prefixed struct {
 	net.Conn
-	r io.Reader
+	r io.Reader // the bytes that have been read, then those of Conn
 }
 
 func (c *prefixed) Read(b []byte) (int, error) { return c.r.Read(b) }

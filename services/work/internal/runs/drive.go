@@ -98,8 +98,8 @@ func (x *run) wait(ctx context.Context, wake time.Time) {
 	}
 }
 
-// record records the end of a call. If that fails, the next step attaches to the call
-// again.
+// record records the end of a call. If that fails, the next call of step attaches to
+// it again.
 func (x *run) record(ctx context.Context, d ended) error {
 	if l := x.live[d.call.CallID]; l != nil {
 		l.close()
