@@ -197,7 +197,9 @@ func runPipeline(ctx context.Context, c *env, o *pipelineOptions, name string) e
 }
 
 // startRun starts a run and prints its output. With the option async it does not wait for
-// the outcome, and prints the id of the run if there is no outcome yet.
+// the outcome, and prints the id of the run if there is no outcome yet. If the pipeline
+// runs already with the same inputs, it prints the id of that run. If the call waits for
+// approval, it returns an error with exit code 7.
 func startRun(ctx context.Context, c *env, o *pipelineOptions, args map[string]any, h http.Header) error {
 	if o.async {
 		h.Set("Prefer", "respond-async")

@@ -353,7 +353,7 @@ func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
 		"truncated": skippedOut+skippedErr > 0 || x.stdout.Written() > half || x.stderr.Written() > half})
 }
 
-// attend runs a command to its end and records it.
+// attend runs a command to its end, and records the end.
 func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, wall time.Duration) {
 	defer x.cancel()
 	exit, timedOut, err := b.Exec(ctx, containerd.Command{ID: c.id, Argv: c.args.Command, Env: c.args.Env, Dir: c.args.Dir, Stdin: []byte(c.args.Stdin), Wall: wall, Stdout: x.stdout, Stderr: x.stderr})
