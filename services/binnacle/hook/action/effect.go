@@ -44,6 +44,7 @@ var careful = map[string][]string{
 }
 
 // effect returns the effect of a command, and adds the commands that it runs to the line.
+// here is as for command.
 func (s *scanner) effect(c *Command, here string) string {
 	if handler := handlers[c.Program]; handler != nil {
 		return handler(s, c, here)
@@ -210,7 +211,7 @@ func wrapper(options string) func(*scanner, *Command, string) string {
 }
 
 // skip returns the arguments after the options, assignments and operands of a wrapper,
-// and the assignments.
+// and the assignments. with is the line of wrappers for its program, as words.
 func skip(args, with []string) (rest, assigns []string) {
 	operands := 0
 	if slices.ContainsFunc(with, func(o string) bool { return o == "+1" }) {

@@ -165,7 +165,8 @@ func replace(path string, content []byte) error {
 	return nil
 }
 
-// Diff returns the lines that a change removes and adds.
+// Diff returns the path of the file, the old lines from the first to the last
+// difference, and the new lines in their place.
 func (c *Change) Diff() string {
 	a, b := strings.SplitAfter(string(c.Before), "\n"), strings.SplitAfter(string(c.After), "\n")
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {

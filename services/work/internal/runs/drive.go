@@ -82,7 +82,8 @@ func (x *run) step(ctx context.Context) (wake time.Time, err error) {
 	return wake, x.outputs(ctx)
 }
 
-// wait waits until a call has an outcome, which it records, until wake, or until ctx ends.
+// wait waits until a call has an outcome, which it records, until wake unless that is
+// zero, or until ctx ends.
 func (x *run) wait(ctx context.Context, wake time.Time) {
 	var timer <-chan time.Time
 	if !wake.IsZero() {
