@@ -57,7 +57,8 @@ func sandboxCall(ctx context.Context, c *env, name, tool string, args, out any) 
 	return doc.Output, nil
 }
 
-// sandboxes returns the caller's sandboxes.
+// sandboxes returns the caller's sandboxes, if ended is set also those that
+// have ended.
 func sandboxes(ctx context.Context, c *env, ended bool) ([]heldSandbox, error) {
 	var doc struct {
 		Sandboxes []heldSandbox `json:"sandboxes"`

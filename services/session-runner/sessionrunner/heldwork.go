@@ -279,7 +279,8 @@ func gitCommit(ctx context.Context, c *heldCall, b *box) execute.Result {
 	return output(map[string]any{"commit": strings.TrimSpace(string(out))})
 }
 
-// gitDiff returns the changes that are not committed.
+// gitDiff returns the changes that are not staged or, if the call sets staged,
+// those that are staged.
 func gitDiff(ctx context.Context, c *heldCall, b *box) execute.Result {
 	out, res := workScript(ctx, b, c, gitDiffScript, "", nil, strconv.FormatBool(c.args.Staged))
 	if res.ErrorCode != "" {

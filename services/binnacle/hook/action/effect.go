@@ -281,8 +281,9 @@ func interpreter(program string) bool {
 	return hasPrefixOf(filepath.Base(program), []string{"python", "perl", "ruby", "node", "deno", "php", "lua", "tclsh", "osascript", "pwsh", "powershell", "Rscript", "julia", "ghci", "irb", "ipython", "pypy", "guile", "groovy", "jshell", "swift", "tsx", "ts-node"})
 }
 
-// interpreted handles an interpreter: code in its arguments or its input is opaque, and a
-// file with code is a program.
+// interpreted returns the effect of an interpreter. Code in the arguments or the input is
+// noted as opaque. A script or a module has EffectRun, except modules that install
+// packages.
 func (s *scanner) interpreted(c *Command, _ string) string {
 	for i, a := range c.Args {
 		switch {

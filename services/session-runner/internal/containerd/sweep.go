@@ -108,8 +108,9 @@ func parts(ctx context.Context, r *Runner) ([]string, error) {
 // r.keep returns true for its id.
 func (r *Runner) keeps(id string) bool { return r.own.has(id) || r.keep != nil && r.keep(id) }
 
-// sweepTasks deletes tasks without a container record, which remain if a process was
-// killed after it removed the record and before it deleted the task.
+// sweepTasks deletes the tasks that remain after sweep has deleted the containers.
+// They have no container record, because a process was killed after it removed the
+// record and before it deleted the task.
 func (r *Runner) sweepTasks(ctx context.Context) error {
 	all, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
