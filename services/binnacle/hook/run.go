@@ -188,7 +188,8 @@ func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 	return o
 }
 
-// session records an event of the session, with the digest of the transcript at its end.
+// session records an event of the session, with the digest of the transcript at its end,
+// and reports the stored outcomes.
 func (r *Runner) session(ctx context.Context, name string, place *action.Place, e *Event) error {
 	transcript := ""
 	if e.Transcript != "" && (e.Name == "SessionEnd" || e.Name == "Stop" || e.Name == "SubagentStop") {
@@ -197,7 +198,8 @@ func (r *Runner) session(ctx context.Context, name string, place *action.Place, 
 	return errors.Join(r.record(ctx, name, e, place.Session(e.Name, e.Prompt, transcript)), r.flush(ctx))
 }
 
-// record proposes an action that has no effect, and reports that it succeeded.
+// record proposes an action that has no effect, and reports that it succeeded,
+// unless the call waits for approval.
 func (r *Runner) record(ctx context.Context, name string, e *Event, act *action.Action) error {
 	key := action.Digest(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%d", name, e.Session, e.Name, e.CallID, time.Now().UnixNano()))
 	d, err := r.Mesh.Decide(ctx, &Proposal{Kind: act.Kind, Args: act.Args, Session: sessionName(name, e.Session), Key: key, ReportWithin: time.Minute}, 0)

@@ -304,8 +304,9 @@ func (s *scanner) interpreted(c *Command, _ string) string {
 	return EffectCode
 }
 
-// find handles find: -exec, -execdir, -ok and -okdir run a command, with a file name as
-// argument that is known only when it runs.
+// find returns the effect of find, which depends on the actions -delete and -fprint….
+// The commands of -exec, -execdir, -ok and -okdir are added to the line; their
+// arguments contain file names that are known only when they run.
 func (s *scanner) find(c *Command, _ string) string {
 	effect := EffectRead
 	for i := 0; i < len(c.Args); i++ {
