@@ -100,7 +100,8 @@ func (e *Event) inputDigest() string {
 	return action.Digest(b)
 }
 
-// before obtains the decision on a tool call.
+// before obtains the decision on a tool call. If the call is allowed, before
+// stores the permit for the hook after the tool.
 func (r *Runner) before(ctx context.Context, name string, client Client, place *action.Place, e *Event) Verdict {
 	act := place.Normalise(e.Tool, e.Input)
 	p := &Proposal{Kind: act.Kind, Args: act.Args, Session: sessionName(name, e.Session), ReportWithin: r.ReportWithin}

@@ -77,7 +77,8 @@ func forces(a string) bool {
 	return long || short || a == unknownArg
 }
 
-// remote adds the host of a remote repository, or git:NAME for a configured remote.
+// remote adds the host of the remote repository that the arguments name, or
+// git:NAME for a configured remote, which is origin if they name none.
 func (s *scanner) remote(args []string) {
 	for _, a := range args {
 		switch {

@@ -99,6 +99,7 @@ func (b *Board) Apply(e *contract.Event) {
 }
 
 // started adds a run, and removes the oldest one of the tenant if there are too many.
+// It ignores a run that the board has, and an event that is not of the run's call.
 func (b *Board) started(e *contract.Event, d *events.PipelineStarted) {
 	k := boardKey{e.Tenant, d.CallID}
 	if b.runs[k] != nil || d.CallID != e.CallID {
