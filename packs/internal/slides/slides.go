@@ -71,8 +71,8 @@ func Render(_ context.Context, in Input) (Output, error) {
 	return out, nil
 }
 
-// split returns the slides. A line of three hyphens inside of a fenced block does not
-// separate slides.
+// split returns the slides that are not empty, without the head. A line of three
+// hyphens inside of a fenced block does not separate slides.
 func split(markdown string) []string {
 	lines := strings.Split(strings.ReplaceAll(markdown, "\r\n", "\n"), "\n")
 	if len(lines) > 0 && strings.TrimSpace(lines[0]) == "---" {
