@@ -44,7 +44,7 @@ var (
 
 // reserved lists paths that need not exist: paths that ARCHITECTURE.md reserves, and a
 // placeholder.
-var reserved = []string{"services/lab", "services/work", "services/NAME"}
+var reserved = []string{"services/lab", "services/NAME"}
 
 // TestDocuments checks that the tests, make targets, paths and headings to which
 // documents refer exist. It recognizes names in backquotes and the targets of links. It

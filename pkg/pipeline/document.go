@@ -306,7 +306,7 @@ func (c *checker) needs(i int, at string) map[string]bool {
 // limits checks the numbers of a step.
 func (c *checker) limits(s *Step, at string) {
 	if s.TimeoutS < 0 || s.TimeoutS > 3600 {
-		c.add(at+"/timeout_s", "want 1 to 3600")
+		c.add(at+"/timeout_s", "want 0 to 3600; 0 means 60")
 	}
 	if s.Parallel < 0 || s.Parallel > MaxParallel || s.Parallel > 0 && s.Map == "" {
 		c.add(at+"/parallel", "want 1 to %d, for a step with map", MaxParallel)

@@ -29,13 +29,13 @@ const (
 	CodeExecutorLost        = "executor_lost"         // The executor ended during the effect, and its outcome is unknown.
 	CodeExecutorStopped     = "executor_stopped"      // The executor was stopped before the call had ended.
 	CodeHandlerFailed       = "handler_failed"        // The program of the pack exited with an error.
-	CodeHttpError           = "http_error"            // An error of HTTP itself, such as a method that the path does not have; the status says which.
+	CodeHttpError           = "http_error"            // An error of HTTP itself, such as a method that the path does not have; the status identifies it.
 	CodeIdempotencyConflict = "idempotency_conflict"  // The Idempotency-Key was used for another call.
 	CodeImageMissing        = "image_missing"         // The host does not have the image in which the pack runs.
-	CodeImageUnpinned       = "image_unpinned"        // The image is named without a digest, and the call did not say that it accepts this.
+	CodeImageUnpinned       = "image_unpinned"        // The image is named without a digest, and the call does not permit that.
 	CodeIntentExpired       = "intent_expired"        // The call was allowed and did not start in time.
 	CodeIntentUsed          = "intent_used"           // The intent was handed out already.
-	CodeInternal            = "internal"              // A fault of the mesh; the service's log says which.
+	CodeInternal            = "internal"              // A fault of the mesh; the service's log describes it.
 	CodeInterpreterMissing  = "interpreter_missing"   // The host has no interpreter for the pack's program.
 	CodeInvalidArgs         = "invalid_args"          // The program of the pack refused its arguments.
 	CodeInvalidInput        = "invalid_input"         // The request is malformed; param names the wrong member.
@@ -47,13 +47,13 @@ const (
 	CodeMeshUnavailable     = "mesh_unavailable"      // The proxy obtained no decision from the mesh.
 	CodeModelNotFound       = "model_not_found"       // No provider offers a model of this name.
 	CodeNotFound            = "not_found"             // What the request names does not exist.
-	CodeObligationUnknown   = "obligation_unknown"    // The decision demands something that the executor cannot do.
+	CodeObligationUnknown   = "obligation_unknown"    // The decision has an obligation that the executor cannot fulfil.
 	CodeOutcomeConflict     = "outcome_conflict"      // Another outcome of the call was reported before.
 	CodeOutcomePending      = "outcome_pending"       // The call has not ended within the time that the caller waits; the call continues.
 	CodeOutputNotStored     = "output_not_stored"     // The call succeeded, and its output was sent once and not stored: the capture mode is hashed or off.
 	CodePrincipalSuspended  = "principal_suspended"   // The caller is suspended.
 	CodeProviderUnavailable = "provider_unavailable"  // The provider is left alone for a while after it failed, or what is stored of it cannot be read.
-	CodeQueryUnknown        = "query_unknown"         // The instance does not know the query: it is of another release.
+	CodeQueryUnknown        = "query_unknown"         // The instance does not support the query: it is of another release.
 	CodeQuotaExceeded       = "quota_exceeded"        // The tenant uses this gateway as much as its quota permits.
 	CodeRateLimited         = "rate_limited"          // The provider limits the rate of requests.
 	CodeReadsExceeded       = "reads_exceeded"        // The tenant has as many exports, packs or streams of events open as it may have; end one, or send the request again.
@@ -128,13 +128,13 @@ var Codes = map[string]CodeInfo{
 	CodeExecutorLost:        {500, false, "The executor ended during the effect, and its outcome is unknown."},
 	CodeExecutorStopped:     {502, false, "The executor was stopped before the call had ended."},
 	CodeHandlerFailed:       {502, false, "The program of the pack exited with an error."},
-	CodeHttpError:           {500, false, "An error of HTTP itself, such as a method that the path does not have; the status says which."},
+	CodeHttpError:           {500, false, "An error of HTTP itself, such as a method that the path does not have; the status identifies it."},
 	CodeIdempotencyConflict: {409, false, "The Idempotency-Key was used for another call."},
 	CodeImageMissing:        {503, false, "The host does not have the image in which the pack runs."},
-	CodeImageUnpinned:       {403, false, "The image is named without a digest, and the call did not say that it accepts this."},
+	CodeImageUnpinned:       {403, false, "The image is named without a digest, and the call does not permit that."},
 	CodeIntentExpired:       {503, true, "The call was allowed and did not start in time."},
 	CodeIntentUsed:          {409, false, "The intent was handed out already."},
-	CodeInternal:            {500, false, "A fault of the mesh; the service's log says which."},
+	CodeInternal:            {500, false, "A fault of the mesh; the service's log describes it."},
 	CodeInterpreterMissing:  {502, false, "The host has no interpreter for the pack's program."},
 	CodeInvalidArgs:         {502, false, "The program of the pack refused its arguments."},
 	CodeInvalidInput:        {400, false, "The request is malformed; param names the wrong member."},
@@ -146,13 +146,13 @@ var Codes = map[string]CodeInfo{
 	CodeMeshUnavailable:     {503, true, "The proxy obtained no decision from the mesh."},
 	CodeModelNotFound:       {404, false, "No provider offers a model of this name."},
 	CodeNotFound:            {404, false, "What the request names does not exist."},
-	CodeObligationUnknown:   {502, false, "The decision demands something that the executor cannot do."},
+	CodeObligationUnknown:   {502, false, "The decision has an obligation that the executor cannot fulfil."},
 	CodeOutcomeConflict:     {409, false, "Another outcome of the call was reported before."},
 	CodeOutcomePending:      {504, false, "The call has not ended within the time that the caller waits; the call continues."},
 	CodeOutputNotStored:     {410, false, "The call succeeded, and its output was sent once and not stored: the capture mode is hashed or off."},
 	CodePrincipalSuspended:  {403, false, "The caller is suspended."},
 	CodeProviderUnavailable: {502, true, "The provider is left alone for a while after it failed, or what is stored of it cannot be read."},
-	CodeQueryUnknown:        {503, true, "The instance does not know the query: it is of another release."},
+	CodeQueryUnknown:        {503, true, "The instance does not support the query: it is of another release."},
 	CodeQuotaExceeded:       {429, true, "The tenant uses this gateway as much as its quota permits."},
 	CodeRateLimited:         {502, true, "The provider limits the rate of requests."},
 	CodeReadsExceeded:       {429, true, "The tenant has as many exports, packs or streams of events open as it may have; end one, or send the request again."},
