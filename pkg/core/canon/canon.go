@@ -297,11 +297,12 @@ func (p *parser) array(dst []byte, depth int) ([]byte, error) {
 func (p *parser) str() (string, error) {
 	p.pos++
 	start := p.pos
-	for i, c := range p.src[start:] {
+	for i := start + plainPrefix(p.src[start:]); i < len(p.src); i++ {
+		c := p.src[i]
 		if c != '"' && c != '\\' && c >= 0x20 {
 			continue
 		}
-		p.pos = start + i
+		p.pos = i
 		switch c {
 		case '"':
 			return p.endString(p.src[start:p.pos])
@@ -318,7 +319,7 @@ func (p *parser) str() (string, error) {
 // which for a string without escapes is the string itself.
 func (p *parser) text(dst []byte) ([]byte, error) {
 	rest := p.src[p.pos+1:]
-	n := 0
+	n := plainPrefix(rest)
 	for n < len(rest) && rest[n] != '"' && rest[n] != '\\' && rest[n] >= 0x20 {
 		n++
 	}
@@ -503,6 +504,9 @@ var shortEscapes = [utf8.RuneSelf]byte{'"': '"', '\\': '\\', '\b': 'b', '\t': 't
 // replaced by U+FFFD, so a caller that must not lose bytes validates first.
 func AppendString(dst []byte, s string) []byte {
 	dst = append(slices.Grow(dst, len(s)+2), '"')
+	if plainText(s) {
+		return append(append(dst, s...), '"')
+	}
 	start := 0 // start of the part that is not yet copied
 	for i := 0; i < len(s); {
 		c := s[i]

@@ -144,7 +144,7 @@ func (s *scanner) bounds() (from, to int, escapes bool) {
 	}
 	from = s.pos
 	ascii := true
-	for p := from; p < len(s.in); p++ {
+	for p := from + plainPrefix(s.in[from:]); p < len(s.in); p++ {
 		switch b := s.in[p]; {
 		case b == '"':
 			s.pos = p + 1
@@ -317,12 +317,7 @@ func closes(b byte) bool { return b == ',' || b == '}' || b == ']' }
 // skipString moves to the quote that ends the string whose opening quote is at
 // pos. If the string is unterminated, it fails and moves to the last byte.
 func (s *scanner) skipString() {
-	for s.pos++; s.pos < len(s.in) && s.in[s.pos] != '"'; s.pos++ {
-		if s.in[s.pos] == '\\' {
-			s.pos++
-		}
-	}
-	if s.pos >= len(s.in) {
+	if s.pos = stringEnd(s.in, s.pos+1); s.pos < 0 {
 		s.stop(&Error{len(s.in), "unterminated value"})
 		s.pos = len(s.in) - 1
 	}
