@@ -45,7 +45,7 @@ var ErrGone = errors.New("the container does not run")
 // HeldSpec describes the container of a held sandbox.
 type HeldSpec struct {
 	ID      string // unique in the namespace
-	Image   string // name of an image that OpenImage returned
+	Image   string // not used: Hold receives the image
 	Limits  contract.Sandbox
 	DiskMiB int64 // size of /work
 	Life    time.Duration
