@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/history"
 )
 
+// ledger is the folder that sessions uses instead of a temporary one.
+var ledger = flag.String("ledger", "", "folder in which TestBench/sessions keeps its ledger, so that it can be measured again with other programs: -run TestBench/sessions/start")
+
 // sessions measures the memory of the NATS server whose ledger has a million sessions, or
 // as many as -history if that is smaller. Each session has one call, whose events have
 // four subjects. The mesh is started twice: at the first start, every view is built from
@@ -20,21 +24,31 @@ import (
 // first calls into old sessions, and after calls of 16 clients into new ones.
 func sessions(t *testing.T) {
 	n := min(*longest, 1_000_000)
-	o := harness.Options{Noop: true, Dir: t.TempDir(), Within: time.Hour}
-	m := harness.Processes(t, o)
-	noopTime(t, m, "s-pattern")
-	m.StopAll()
-	if _, err := history.Write(t.Context(), o.Dir, history.Shape{Events: n * history.PerCall, Sessions: n}); err != nil {
-		t.Fatal(err)
+	o := harness.Options{Noop: true, Dir: *ledger, Within: time.Hour}
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
 	}
-	m = served(t, o, fmt.Sprintf("first start with %d sessions that no view has read", n))
-	m.StopAll()
+	t.Run("write", func(t *testing.T) {
+		m := harness.Processes(t, o)
+		noopTime(t, m, "s-pattern")
+		m.StopAll()
+		if _, err := history.Write(t.Context(), o.Dir, history.Shape{Events: n * history.PerCall, Sessions: n}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("first", func(t *testing.T) {
+		served(t, o, fmt.Sprintf("first start with %d sessions that no view has read", n)).StopAll()
+	})
+	t.Run("start", func(t *testing.T) { inUse(t, o, n) })
+}
 
-	m = served(t, o, fmt.Sprintf("start with %d sessions", n))
+// inUse measures a mesh whose ledger has n sessions and whose views have read them.
+func inUse(t *testing.T, o harness.Options, n int) {
+	m := served(t, o, fmt.Sprintf("start with %d sessions", n))
 	defer m.StopAll()
 	memory := func(when, budget string) {
 		time.Sleep(15 * time.Second) // the server then returns the memory that it does not use
-		add(row{Name: fmt.Sprintf("memory with %d sessions of four subjects, %s", n, when), Durability: "process", Value: memoryByProcess(t, m), Budget: budget})
+		add(row{Name: fmt.Sprintf("memory with %d sessions of four subjects, %s", n, when), Durability: "process", Value: memoryByProcess(t, m) + "; " + loadAverage(t), Budget: budget})
 	}
 	const budget = "server <= 700 MiB for a million"
 	memory("after the start", "")

@@ -4,32 +4,58 @@ package heap
 
 import (
 	"context"
+	"math"
+	"os"
 	"runtime/debug"
 	"runtime/metrics"
+	"strconv"
+	"strings"
 	"time"
 )
 
+// Garbage is an amount of garbage: Bytes or, if that is more, Percent of the live heap.
+type Garbage struct {
+	Bytes   int64
+	Percent int
+}
+
+// of returns the amount for a live heap of live bytes.
+func (g Garbage) of(live int64) int64 { return max(g.Bytes, live*int64(g.Percent)/100) }
+
 // Adapt sets the GC percentage and the memory limit every two seconds, until ctx is done.
-// The percentage is the one at which about garbage bytes of garbage cause a collection,
-// but at least large and at most 300. The memory limit is what limit returns. If the
-// program allocates little and holds much more memory than its live heap, Adapt collects
-// garbage and returns the free memory to the operating system.
-func Adapt(ctx context.Context, garbage int64, large int) {
-	var idle idle
+// The amount of garbage that causes a collection is what the program allocates in four
+// seconds, but at least quiet and at most busy, and at most three times the live heap.
+// A program that reads large files through weak pointers, as the NATS server reads the
+// blocks of its store, reads them again after each collection, so that collections in
+// quick succession cause most of what is allocated.
+//
+// In a container with a memory limit, garbage that does not fit into it is not allowed
+// either, except for quiet.
+//
+// The memory limit leaves room for that garbage. If the program allocates little and
+// holds much more memory than its live heap, Adapt collects garbage and returns the free
+// memory to the operating system.
+func Adapt(ctx context.Context, quiet, busy Garbage) {
+	a := adaptation{most: containerLimit("/sys/fs/cgroup/memory.max")}
 	for {
 		u := read()
-		debug.SetGCPercent(percent(u.live, garbage, large))
-		debug.SetMemoryLimit(limit(u.live, large))
-		if idle.over(u) {
+		garbage := a.garbage(u, quiet, busy)
+		debug.SetGCPercent(percent(u.live, garbage))
+		debug.SetMemoryLimit(limit(u.live, garbage))
+		if a.idle(u) {
 			debug.FreeOSMemory()
 		}
+		a.last = u
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(2 * time.Second):
+		case <-time.After(interval):
 		}
 	}
 }
+
+// interval is the time between two adaptations.
+const interval = 2 * time.Second
 
 // usage is what Adapt reads of the runtime: sizes in bytes, and the total of the bytes
 // that were ever allocated.
@@ -44,22 +70,50 @@ func read() usage {
 	return usage{max(v(0), 1<<20), v(1) - v(2), v(3)}
 }
 
-// percent returns the GC percentage for a live heap of live bytes: the one at which
-// about garbage bytes of garbage cause a collection, but at least large and at most
-// 300.
-func percent(live, garbage int64, large int) int { return min(max(int(100*garbage/live), large), 300) }
+// percent returns the GC percentage at which about garbage bytes of garbage beside a live
+// heap of live bytes cause a collection. It is at most 300.
+func percent(live, garbage int64) int { return int(min(100*garbage/live, 300)) }
 
-// limit returns the memory limit for a live heap of live bytes: the live heap, large plus
-// five percent of it, and 80 MiB, but at least 480 MiB. The runtime returns free memory
-// above the limit to the operating system, also while the program allocates much.
-func limit(live int64, large int) int64 {
-	return max(480<<20, live+live*int64(large+5)/100+80<<20)
+// limit returns the memory limit for a live heap of live bytes and garbage bytes of
+// garbage: their sum and that of overhead, but at least 480 MiB. The runtime returns free
+// memory above the limit to the operating system, also while the program allocates much.
+func limit(live, garbage int64) int64 { return max(480<<20, live+garbage+overhead(live)) }
+
+// overhead returns the memory that a program needs besides its live heap and its garbage:
+// five percent of the live heap, and 64 MiB.
+func overhead(live int64) int64 { return live/20 + 64<<20 }
+
+// containerLimit returns nine tenths of the memory limit in a file of the second version
+// of control groups, or the greatest number if the file contains no limit or is missing.
+func containerLimit(file string) int64 {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return math.MaxInt64
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return math.MaxInt64 // "max"
+	}
+	return n / 10 * 9
 }
 
-// idle decides when free memory is returned.
-type idle struct {
-	last  usage
-	quiet int // number of consecutive intervals with few allocations
+// adaptation is the state of Adapt.
+type adaptation struct {
+	most    int64 // memory that the program may use
+	last    usage // at the previous interval
+	allowed int64 // garbage that was allowed at the previous interval
+	quiet   int   // number of consecutive intervals with few allocations
+}
+
+// garbage returns the amount of garbage that may accumulate before a collection: what the
+// program allocates in two intervals, within the bounds quiet and busy and what a.most
+// leaves. It falls by at most a half at a time, because a program may pause. It must be
+// called once in each interval.
+func (a *adaptation) garbage(u usage, quiet, busy Garbage) int64 {
+	least := quiet.of(u.live)
+	most := min(busy.of(u.live), a.most-u.live-overhead(u.live))
+	a.allowed = max(least, min(most, max(2*(u.allocated-a.last.allocated), a.allowed/2)))
+	return a.allowed
 }
 
 // Limits of idle.
@@ -69,21 +123,19 @@ const (
 	quietFor = 4        // number of intervals with few allocations before memory is returned
 )
 
-// over reports whether memory is to be returned now: if the program has allocated little
+// idle reports whether memory is to be returned now: if the program has allocated little
 // in each of the last quietFor intervals, and holds more than muchFree beyond nine eighths
 // of its live heap. After a result of true, the intervals are counted anew. It must be
 // called once in each interval.
-func (i *idle) over(u usage) bool {
-	few := u.allocated-i.last.allocated <= fewBytes
-	i.last = u
-	if !few {
-		i.quiet = 0
+func (a *adaptation) idle(u usage) bool {
+	if u.allocated-a.last.allocated > fewBytes {
+		a.quiet = 0
 		return false
 	}
-	i.quiet++
-	if i.quiet < quietFor || u.held <= u.live+u.live/8+muchFree {
+	a.quiet++
+	if a.quiet < quietFor || u.held <= u.live+u.live/8+muchFree {
 		return false
 	}
-	i.quiet = 0
+	a.quiet = 0
 	return true
 }

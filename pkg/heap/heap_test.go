@@ -1,6 +1,11 @@
 package heap
 
-import "testing"
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 // TestIdle checks that memory is returned after quietFor intervals with few allocations,
 // if much more than the live heap is held, and not while the program allocates.
@@ -17,43 +22,76 @@ func TestIdle(t *testing.T) {
 		"the live heap has shrunk":  {{900, 950, 0, false}, {900, 950, 0, false}, {900, 950, 0, false}, {900, 950, 0, false}, {450, 950, 0, true}},
 		"a small heap holds little": {{10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}},
 	} {
-		var i idle
+		var a adaptation
 		var total int64
 		for n, s := range steps {
 			total += s.allocated * mib
-			if got := i.over(usage{s.live * mib, s.held * mib, total}); got != s.over {
+			u := usage{s.live * mib, s.held * mib, total}
+			if got := a.idle(u); got != s.over {
 				t.Errorf("%s: interval %d: %v", name, n, got)
 			}
+			a.last = u
 		}
 	}
 }
 
-// TestPercent checks how much garbage is allowed beside live heaps of several sizes.
-func TestPercent(t *testing.T) {
-	for live, want := range map[int64]int{1 << 20: 300, 50 << 20: 300, 160 << 20: 100, 400 << 20: 40, 500 << 20: 32, 2 << 30: 20} {
-		if got := percent(live, 160<<20, 20); got != want {
-			t.Errorf("%d MiB: %d %%, want %d", live>>20, got, want)
-		}
-	}
-}
-
-// TestLimit checks the memory limit beside live heaps of several sizes, and that it leaves
-// room for the garbage that percent allows.
-func TestLimit(t *testing.T) {
+// TestGarbage checks how much garbage is allowed beside live heaps of several sizes, and
+// how it follows what a program allocates in each interval.
+func TestGarbage(t *testing.T) {
 	const mib = 1 << 20
-	for _, k := range []struct {
-		live, garbage int64
-		large         int
-		want          int64
+	constant := Garbage{160 * mib, 40}
+	for name, k := range map[string]struct {
+		quiet, busy           Garbage
+		live, container       int64   // MiB; container is 0 if there is no limit
+		allocated, want       []int64 // MiB, one for each interval
+		wantPercent, wantHeld int64   // at the end
 	}{
-		{50, 96, 20, 480}, {300, 96, 20, 480}, {480, 96, 20, 680}, {1000, 96, 20, 1330}, {300, 160, 40, 515}, {1000, 160, 40, 1530},
+		"constant, small":        {constant, constant, 20, 0, []int64{0, 500}, []int64{160, 160}, 300, 480},
+		"constant, large":        {constant, constant, 1000, 0, []int64{0, 5000}, []int64{400, 400}, 40, 1514},
+		"follows allocations":    {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 0, []int64{0, 20, 100, 400, 0, 0, 0, 0}, []int64{64, 64, 200, 500, 250, 125, 64, 64}, 12, 653},
+		"a small heap is cheap":  {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 30, 0, []int64{400, 400}, []int64{96, 96}, 300, 480},
+		"a limited container":    {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 1000, []int64{0, 400}, []int64{64, 311}, 62, 900},
+		"a small container":      {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 600, []int64{0, 400}, []int64{64, 64}, 12, 653},
+		"a part of a large heap": {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 4000, 0, []int64{0, 3000}, []int64{200, 4000}, 100, 8264},
 	} {
-		got := limit(k.live*mib, k.large)
-		if got != k.want*mib {
-			t.Errorf("%d MiB, %d %%: %d MiB, want %d", k.live, k.large, got/mib, k.want)
+		a := adaptation{most: math.MaxInt64}
+		if k.container > 0 {
+			a.most = k.container * mib / 10 * 9
 		}
-		if heap := k.live * mib * int64(100+percent(k.live*mib, k.garbage*mib, k.large)) / 100; got < heap+20*mib {
-			t.Errorf("%d MiB, %d %%: the limit %d MiB leaves no room for a heap of %d", k.live, k.large, got/mib, heap/mib)
+		var total, got int64
+		for i, n := range k.allocated {
+			total += n * mib
+			u := usage{live: k.live * mib, allocated: total}
+			if got = a.garbage(u, k.quiet, k.busy); got != k.want[i]*mib {
+				t.Errorf("%s: interval %d: %d MiB, want %d", name, i, got/mib, k.want[i])
+			}
+			a.last = u
+		}
+		if p := percent(k.live*mib, got); int64(p) != k.wantPercent {
+			t.Errorf("%s: %d %%, want %d", name, p, k.wantPercent)
+		}
+		l := limit(k.live*mib, got)
+		if l/mib != k.wantHeld {
+			t.Errorf("%s: limit %d MiB, want %d", name, l/mib, k.wantHeld)
+		}
+		if heap := k.live * mib * (100 + k.wantPercent) / 100; l < heap+20*mib {
+			t.Errorf("%s: the limit %d MiB leaves no room for a heap of %d", name, l/mib, heap/mib)
+		}
+	}
+}
+
+// TestContainerLimit checks what is read from the file of a control group.
+func TestContainerLimit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "memory.max")
+	if got := containerLimit(file); got != math.MaxInt64 {
+		t.Errorf("no file: %d", got)
+	}
+	for content, want := range map[string]int64{"max\n": math.MaxInt64, "1000000000\n": 900_000_000} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := containerLimit(file); got != want {
+			t.Errorf("%q: %d, want %d", content, got, want)
 		}
 	}
 }

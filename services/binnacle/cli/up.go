@@ -181,7 +181,8 @@ func runUp(ctx context.Context, c *env, o *upOptions) error {
 		return err
 	}
 	c.data = loaded.Config.Data
-	go heap.Adapt(ctx, 160<<20, 40)
+	garbage := heap.Garbage{Bytes: 160 << 20, Percent: 40}
+	go heap.Adapt(ctx, garbage, garbage)
 	process, err := run.StartProcess(ctx, loaded, func() (*config.Loaded, error) { return o.mesh.load(c, config.Up) }, logs.Start(ctx, os.Stderr, logs.Text, level))
 	if err != nil {
 		return err

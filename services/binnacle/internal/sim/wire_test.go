@@ -63,7 +63,7 @@ type message struct {
 
 var errDown = errors.New("sim: the connection is down")
 
-const infoLine = `INFO {"server_id":"SIM","server_name":"sim","version":"2.15.2","proto":1,"go":"go","host":"sim","port":4222,"headers":true,"max_payload":33554432,"jetstream":true,"auth_required":true,"nonce":"c2ltdWxhdGVkLW5vbmNl","client_id":1}` + "\r\n"
+const infoLine = `INFO {"server_id":"SIM","server_name":"sim","version":"2.15.3","proto":1,"go":"go","host":"sim","port":4222,"headers":true,"max_payload":33554432,"jetstream":true,"auth_required":true,"nonce":"c2ltdWxhdGVkLW5vbmNl","client_id":1}` + "\r\n"
 
 func newLink(b *Bus, name string) *link {
 	l := &link{bus: b, name: name, read: []byte(infoLine)}
