@@ -137,7 +137,7 @@ func behind(t *testing.T, events, sessions int) {
 
 	m = p.start(t, "start after a clean stop", "<= 1 s more than empty with 1,000,000")
 	p.memory(t, m, "memory after a clean start", "<= 300 MiB with 422,000")
-	firstCalls(p.name("first call into an active session"), min(sessions, 500), history.SessionName, noop)
+	firstCalls(t, p.name("first call into an active session"), min(sessions, 500), history.SessionName, noop)
 	m.Kill("binnacle")
 	m = p.start(t, "start after SIGKILL", "")
 	p.stored(t)
@@ -227,7 +227,7 @@ func ended(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	m.StopAll()
 	m = harness.One(t, o)
-	firstCalls(fmt.Sprintf("first call into an ended session, %d events, %d sessions", shape.Events, shape.Sessions), 500, history.SessionName, noop)
+	firstCalls(t, fmt.Sprintf("first call into an ended session, %d events, %d sessions", shape.Events, shape.Sessions), 500, history.SessionName, noop)
 	m.StopAll()
 }
 
@@ -242,7 +242,7 @@ func noopTime(t *testing.T, m *harness.Mesh, session string) time.Duration {
 
 // firstCalls measures the first calls into n old sessions after a start, alternating
 // with the first calls into new ones. session returns the name of an old session.
-func firstCalls(name string, n int, session func(int) string, noop func(session string) time.Duration) {
+func firstCalls(t *testing.T, name string, n int, session func(int) string, noop func(session string) time.Duration) {
 	for range 200 { // warm up on a session of its own
 		noop("s-warm")
 	}
@@ -252,11 +252,20 @@ func firstCalls(name string, n int, session func(int) string, noop func(session 
 		old = append(old, noop(session(i)))
 		young = append(young, noop(fmt.Sprintf("s-new-%d-%d", began, i)))
 	}
+	mean := float64(sum(old)) / float64(sum(young))
 	slices.Sort(old)
 	slices.Sort(young)
 	add(row{Name: name + ": a new one", Durability: "process", Clients: 1, P50us: us(young, .5), P99us: us(young, .99)})
 	add(row{Name: name, Durability: "process", Clients: 1, P50us: us(old, .5), P99us: us(old, .99),
-		Value: fmt.Sprintf("%d sessions, p50 %.1f times a new one", n, us(old, .5)/us(young, .5)), Budget: "<= 1.5 times"})
+		Value: fmt.Sprintf("%d sessions, p50 %.1f times a new one, all of them %.1f s: %.1f times; %s", n, us(old, .5)/us(young, .5), sum(old).Seconds(), mean, loadAverage(t)), Budget: "<= 1.5 times"})
+}
+
+// sum returns the sum of all times.
+func sum(times []time.Duration) (all time.Duration) {
+	for _, d := range times {
+		all += d
+	}
+	return all
 }
 
 // peak returns the greatest resident memory that a process has had, in bytes.
