@@ -225,7 +225,7 @@ func TestPlainHTTP(t *testing.T) {
 }
 
 // TestTerminate sends requests through TLS that the proxy terminates, with HTTP/1 and
-// HTTP/2 on both sides.
+// HTTP/2 on both sides, and one for a path that the rule denies.
 func TestTerminate(t *testing.T) {
 	for _, h2Server := range []bool{false, true} {
 		s, roots := secure(t, http.HandlerFunc(echo), h2Server)

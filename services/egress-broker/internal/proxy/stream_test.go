@@ -353,8 +353,8 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// TestThousandFlows requires that 1,000 flows, of three modes or denied, leave at most two
-// more goroutines and file descriptors than before.
+// TestThousandFlows requires that 1,000 flows, of three modes or denied, are recorded, and
+// leave at most two more goroutines and file descriptors than before.
 func TestThousandFlows(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(echo))
 	defer plain.Close()

@@ -113,10 +113,12 @@ func abandon(r *Runner) {
 	_ = r.client.Close()
 }
 
-// TestHeld shows that the commands of a held sandbox share its files and processes and are
-// limited, that input, exit codes, time limits and cancellations reach commands, that
-// ended processes do not accumulate, that usage is measured, that a command that does not
-// exist is an error, and that nothing is left after Remove.
+// TestHeld shows that the commands of a held sandbox share its files, are not root, have
+// no network, cannot write to the root or more to /work than its size, and cannot end the
+// first process; that a command receives its input and returns its exit code, and ends at
+// its time limit or when it is cancelled; that ended processes do not accumulate; that
+// usage is measured; that a command that does not exist is an error; and that nothing is
+// left after Remove.
 func TestHeld(t *testing.T) {
 	d := startDaemon(t)
 	r, holder := d.holder(t)
