@@ -7,8 +7,8 @@ import (
 )
 
 // TestCheckPacks checks the manifests of the built-in packs, with another program. It also
-// checks the problems of an invalid example, of a program with a reserved name, and of a
-// folder that does not exist.
+// checks that an invalid example is marked, and that a program with a reserved name and a
+// folder that does not exist are problems.
 func TestCheckPacks(t *testing.T) {
 	dir := t.TempDir()
 	files, err := filepath.Glob("../../../packs/manifests/*.pack.yaml")

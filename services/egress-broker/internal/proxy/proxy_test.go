@@ -359,6 +359,8 @@ func (r *running) raw(t testing.TB) net.Conn {
 }
 
 // TestTCP connects to a server that sends first, over a Unix socket of the proxy.
+// It checks also that an HTTP request to the server is denied, and that the
+// socket is removed at the end of the call.
 func TestTCP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
