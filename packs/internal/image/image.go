@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"fmt"
 	"image"
 	"image/color"
 	"image/gif"
@@ -58,7 +59,7 @@ func Convert(_ context.Context, in Input) (Output, error) {
 		return Output{}, pack.Invalid("/image_b64", "not a PNG, JPEG, GIF, WebP, BMP or TIFF picture: %v", err)
 	}
 	if cfg.Width <= 0 || cfg.Height <= 0 || cfg.Width > maxPixels/cfg.Height {
-		return Output{}, &pack.Error{Code: pack.ResourceExhausted, Pointer: "/image_b64", Message: "the picture has more than 33554432 pixels", Hint: "send a smaller picture"}
+		return Output{}, &pack.Error{Code: pack.ResourceExhausted, Pointer: "/image_b64", Message: fmt.Sprintf("the picture has %d by %d pixels, more than %d in all", cfg.Width, cfg.Height, maxPixels), Hint: "send a smaller picture"}
 	}
 	src, _, err := image.Decode(bytes.NewReader(body))
 	if err != nil {

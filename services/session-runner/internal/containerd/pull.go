@@ -72,8 +72,10 @@ func (g *Registries) parse(ref string) (host, digest string, err error) {
 	host, name, ok := strings.Cut(ref, "/")
 	name, digest, pinned := strings.Cut(name, "@")
 	switch {
-	case !ok || name == "" || pinned && !digestRE.MatchString(digest):
-		return "", "", fmt.Errorf("%w: %q is not HOST/NAME@sha256:DIGEST", ErrReference, ref)
+	case !ok || name == "":
+		return "", "", fmt.Errorf("%w: %q is neither HOST/NAME@sha256:DIGEST nor HOST/NAME:TAG", ErrReference, ref)
+	case pinned && !digestRE.MatchString(digest):
+		return "", "", fmt.Errorf("%w: %q has no digest after the @: write HOST/NAME@sha256: and 64 digits of lower-case hexadecimal", ErrReference, ref)
 	case g == nil || g.hosts[host] == "":
 		return "", "", fmt.Errorf("%w: %s is not one of the registries: add it to session-runner.registries", ErrReference, host)
 	}

@@ -28,6 +28,31 @@ func TestWithoutURL(t *testing.T) {
 	}
 }
 
+// TestParse checks which references Pull accepts, and that the error for another one states
+// the correct form.
+func TestParse(t *testing.T) {
+	g, err := ParseRegistries([]string{"registry.test:5000"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	for ref, want := range map[string]string{ // part of the error; "" = none
+		"registry.test:5000/a/b@" + digest: "", "registry.test:5000/a/b:v1@" + digest: "", "registry.test:5000/a/b:v1": "",
+		"registry.test:5000": "HOST/NAME@sha256:DIGEST nor HOST/NAME:TAG", "registry.test:5000/": "HOST/NAME@sha256:DIGEST nor HOST/NAME:TAG",
+		"registry.test:5000/a@sha256:0a": "has no digest after the @", "registry.test:5000/a@": "has no digest after the @",
+		"other.test/a@" + digest: "add it to session-runner.registries",
+	} {
+		host, got, err := g.parse(ref)
+		if want != "" {
+			if !errors.Is(err, ErrReference) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s", ref, err, want)
+			}
+		} else if pinned := strings.Contains(ref, "@"); err != nil || host != "registry.test:5000" || (got == digest) != pinned {
+			t.Errorf("%s: %s %s %v", ref, host, got, err)
+		}
+	}
+}
+
 // endless is a fetcher whose blobs do not end.
 type endless struct{}
 
