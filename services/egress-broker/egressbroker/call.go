@@ -178,14 +178,25 @@ func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint
 		}
 		return nil, "the call has a proxy already", c.note.remove()
 	}
-	socket, err := net.Listen("unix", path)
+	listen := s.Listen
+	if listen == nil {
+		listen = unixSocket
+	}
+	l, err = listen(path)
+	return l, "", err
+}
+
+// unixSocket makes the socket of a proxy. Access to it is limited by the permissions of its
+// folder.
+func unixSocket(path string) (net.Listener, error) {
+	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	if err := os.Chmod(path, 0o666); err != nil { // access is limited by the permissions of the folder
-		return nil, "", errors.Join(err, socket.Close())
+	if err := os.Chmod(path, 0o666); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
-	return socket, "", nil
+	return l, nil
 }
 
 // serve serves a call's proxy until the call or ctx ends, or the proxy fails. Then it

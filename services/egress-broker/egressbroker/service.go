@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -40,6 +41,8 @@ type Config struct {
 	Dir      string   // folder of the sockets, which the session-runner must see under the same path
 	Hosts    []string // only these hosts can be reached: exact names, "*.suffix" or "*"
 	Networks []string // special-use networks that may be dialled, such as 10.0.0.0/8
+	// Listen, if set, returns the listener of a proxy in place of a unix socket with the path.
+	Listen func(path string) (net.Listener, error)
 }
 
 // Service implements run.Service. Several instances may run at a time. Each proxy belongs to

@@ -101,7 +101,7 @@ func newBase(t *testing.T, older bool) *base {
 		}
 		// One service after the other, since the order in which services that start at once
 		// register their tools differs between processes.
-		for _, service := range []string{"audit", "policy", "vault-broker", "session-runner", "gateway"} {
+		for _, service := range []string{"audit", "policy", "vault-broker", "egress-broker", "session-runner", "gateway"} {
 			w.boot(service)
 			if !w.until(time.Minute, w.allReady) {
 				t.Fatalf("%s does not come up: %s\n%s", service, w.report(), strings.Join(w.lines, "\n"))
@@ -145,12 +145,16 @@ func (b *base) rings(t *testing.T, older bool) (err error) {
 
 func (b *base) keys(t *testing.T, older bool) (err error) {
 	keyring.DefaultCeilings.StartWindowMS = 10_000 // short, so that runs contain calls that expire before they start
+	keyring.DefaultCeilings.EgressHosts = []string{egressHost}
 	if err := b.rings(t, older); err != nil {
 		return err
 	}
-	for _, s := range []string{"audit", "gateway", "policy", "session-runner", "vault-broker"} {
+	for _, s := range []string{"audit", "egress-broker", "gateway", "policy", "session-runner", "vault-broker"} {
 		if b.nkeys[s], err = b.ring.NKey(s); err != nil {
 			return err
+		}
+		if s == "egress-broker" { // it signs nothing
+			continue
 		}
 		if b.seeds[s], err = b.ring.Seed(s + ".sign"); err != nil {
 			return err
@@ -182,7 +186,7 @@ func (b *base) keys(t *testing.T, older bool) (err error) {
 			return err
 		}
 	}
-	for _, s := range []string{"audit", "vault-broker"} {
+	for _, s := range []string{"audit", "egress-broker", "vault-broker"} {
 		b.dirs[s] = filepath.Join(b.scratch, s)
 		if err := os.Mkdir(b.dirs[s], 0o700); err != nil {
 			return err

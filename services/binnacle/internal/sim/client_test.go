@@ -129,6 +129,8 @@ func (w *world) draw(r *rand.Rand) {
 			tool = "secret"
 		case 3:
 			tool = "unknown"
+		case 4, 5:
+			tool = "online"
 		}
 		o := order{N: i, MS: r.IntN(400)}
 		switch r.IntN(12) {

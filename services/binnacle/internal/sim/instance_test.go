@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
+	"github.com/binnacle-mesh/binnacle/services/egress-broker/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
@@ -112,6 +113,9 @@ func (in *instance) serve() error {
 		return (&mesh.Provisioner{Dialer: d, Ring: in.w.ring(), Starting: starting}).Run(in.ctx, up)
 	}
 	rc := run.Config{Dialer: d, RootKID: b.ring.RootKID, NKeySeed: b.nkeys[in.kind], SignSeed: in.seed, NoSnapshots: in.w.odds.plain, Starting: starting}
+	if b.seeds[in.kind] == nil {
+		rc.SignSeed = nil
+	}
 	return run.Serve(in.ctx, rc, &observed{in.service(), in}, up)
 }
 
@@ -169,6 +173,8 @@ func (in *instance) service() run.Service {
 		return &gateway.Service{Config: gateway.Config{TokenKey: b.tokenKey, Durability: "process", Version: "sim", Listener: in.edge}}
 	case "vault-broker":
 		return &vaultbroker.Service{Config: vaultbroker.Config{Dir: in.dir, KEK: b.kek, SealSeed: b.sealSeed}}
+	case "egress-broker":
+		return &egressbroker.Service{Config: egressbroker.Config{Dir: in.dir, Hosts: []string{"*"}, Listen: in.w.socket}}
 	case "session-runner":
 		return &runner{in: in}
 	}

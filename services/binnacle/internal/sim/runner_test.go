@@ -18,7 +18,10 @@ import (
 // runner replaces the session-runner. It has the same declaration and uses pkg/execute
 // as the session-runner does, but its effects are only recorded by the world, without
 // sandboxes.
-type runner struct{ in *instance }
+type runner struct {
+	in  *instance
+	env *run.Env
+}
 
 // Declaration implements run.Service.
 func (*runner) Declaration() bus.Declaration {
@@ -33,13 +36,14 @@ func fake(name string, rerun bool, secrets ...contract.SecretGrant) contract.Too
 
 const secretName = "sim-key"
 
-var tools = []contract.Tool{fake("once", false), fake("again", true), fake("secret", false, contract.SecretGrant{Name: secretName})}
+var tools = []contract.Tool{fake("once", false), fake("again", true), fake("secret", false, contract.SecretGrant{Name: secretName}), online()}
 
 // Run implements run.Service.
 func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "session-runner", tools); err != nil {
 		return err
 	}
+	r.env = env
 	x := execute.New(env, 16, tools, r.handle)
 	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
 	x.ReRunable = func(kind string) bool { return kind == "tool.again" }
@@ -72,6 +76,11 @@ func (r *runner) handle(ctx context.Context, work *execute.Work) execute.Result 
 	r.in.w.effect(r.in, work)
 	if mine := work.Event.Tenant == original; work.Call.Kind == "tool.secret" && (work.Secrets[secretName] == secretValue) != mine {
 		r.in.w.violate("effect of call %s of tenant %s has the secret: %v", work.Call.ID, work.Event.Tenant, !mine)
+	}
+	if work.Call.Kind == egressKind {
+		if err := r.flow(ctx, work); err != nil {
+			return execute.Fail(contract.CodeEgressRefused, "%v", err)
+		}
 	}
 	t := time.NewTimer(time.Duration(o.MS)*time.Millisecond + time.Duration(o.N)*time.Microsecond)
 	defer t.Stop()

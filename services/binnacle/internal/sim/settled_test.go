@@ -43,6 +43,7 @@ func (w *world) settled() {
 		return
 	}
 	w.cells()
+	w.closed()
 	w.isolated()
 	w.verify()
 	w.replay()

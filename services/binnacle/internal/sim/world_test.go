@@ -46,9 +46,10 @@ type world struct {
 	keep      bool
 
 	mu      sync.Mutex
-	effects map[string][]effect // started effects, by call id
-	bad     []string            // broken invariants
-	said    []string            // lines queued for the transcript by other goroutines
+	effects map[string][]effect  // started effects, by call id
+	sockets map[string]*listener // listeners of proxies, by path
+	bad     []string             // broken invariants
+	said    []string             // lines queued for the transcript by other goroutines
 }
 
 // odds holds the probabilities of faults in one run. Each seed has a different mixture,
@@ -96,7 +97,7 @@ func drawPlan(r *rand.Rand) []fault {
 func newWorld(seed uint64, s scene, b *base, keep bool) *world {
 	r := rand.New(rand.NewPCG(seed, 0x6269_6e6e_6163_6c65))
 	w := &world{bus: newBus(), rng: r, base: b, scene: s, began: time.Now(), odds: drawOdds(r), plan: drawPlan(r), hash: sha256.New(), keep: keep,
-		effects: map[string][]effect{}, calm: true, booting: true, slots: map[string]string{}, tampered: map[string]bool{}}
+		effects: map[string][]effect{}, sockets: map[string]*listener{}, calm: true, booting: true, slots: map[string]string{}, tampered: map[string]bool{}}
 	w.events = newChecker(w)
 	return w
 }
