@@ -26,7 +26,7 @@ var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-co
 // scripts import the image.
 func boxedOptions(t *testing.T) (harness.Options, []string) {
 	t.Helper()
-	archives, digest := shellImages(t)
+	archives, digest := shellImages(t, filepath.Join(fetchPack(t, ""), "fetch"))
 	packs, images := t.TempDir(), t.TempDir()
 	lock, err := os.ReadFile(filepath.Join(archives, "images.lock"))
 	if err != nil {
@@ -78,28 +78,64 @@ func TestBoxed(t *testing.T) {
 	}
 }
 
-// TestSandboxQueue shows that a call that finds no free sandbox waits and then runs,
-// that the ledger, the state of the call, the command line and the progress of MCP show
-// its position, and /readyz and the metrics the number of waiting calls, and that a call
-// above the tenant's half of the queue is refused with 503 and succeeds when the queue is
-// empty.
+// TestSandboxQueue runs sandboxQueue on one process and on one process per service.
+// TestComposeConfigured runs it on compose.
 func TestSandboxQueue(t *testing.T) {
-	m := harness.One(t, harness.Options{Config: "session-runner: {runs: 1, queue: 6}\n"})
-	state := func() string {
-		r, err := m.Do(t.Context(), "GET", "/readyz", "", "")
-		if err != nil {
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			process := "session-runner"
+			if name == "one" {
+				process = "binnacle"
+			}
+			packs := t.TempDir()
+			queuePacks(t, packs)
+			m := start(t, harness.Options{Packs: packs, Config: "session-runner: {runs: 1, queue: 6}\n"})
+			sandboxQueue(t, m, process)
+			cli(t, m, "replay")
+		})
+	}
+}
+
+// queuePacks adds the packs of sandboxQueue to a folder: spin, which is stopped after two
+// seconds, and the same program as hold, which runs until it is cancelled.
+func queuePacks(t *testing.T, dir string) {
+	t.Helper()
+	from := filepath.Join(harness.Root(), "bin/packs")
+	program, err := os.ReadFile(filepath.Join(from, "spin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := os.ReadFile(filepath.Join(from, "spin.pack.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := strings.NewReplacer("cmd.spin", "cmd.hold", "timeout_s: 2", "timeout_s: 300").Replace(string(manifest))
+	for name, body := range map[string]string{"spin": string(program), "spin.pack.yaml": string(manifest), "hold": string(program), "hold.pack.yaml": hold} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		return string(r.Body)
 	}
-	metrics := func() string {
-		r, err := http.Get("http://" + m.Admin("binnacle") + "/metrics")
+}
+
+// sandboxQueue checks that a call that finds no free sandbox waits and then runs,
+// that the ledger, the state of the call, the command line and the progress of MCP show
+// its position, and /readyz and the metrics the number of waiting calls, and that a call
+// above the tenant's half of the queue is refused with 503 and runs when the queue is
+// empty. The mesh must have one session-runner, in the given process, with one sandbox and a
+// queue of six, and the packs of queuePacks.
+func sandboxQueue(t *testing.T, m *harness.Mesh, process string) {
+	t.Helper()
+	admin := func(path string) string {
+		r, err := http.Get("http://" + m.Admin(process) + path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Body.Close()
 		body, _ := io.ReadAll(r.Body)
-		_, line, _ := strings.Cut(string(body), "\nbinnacle_sandboxes_waiting{")
+		return string(body)
+	}
+	metrics := func() string {
+		_, line, _ := strings.Cut(admin("/metrics"), "\nbinnacle_sandboxes_waiting{")
 		line, _, _ = strings.Cut(line, "\n")
 		return line + "\n"
 	}
@@ -112,10 +148,12 @@ func TestSandboxQueue(t *testing.T) {
 			}
 		})
 	}
-	for range 3 {
+	holds := strings.TrimSpace(cli(t, m, "call", "cmd.hold", `{"how":"sleep"}`, "--async", "--session", "s-hold"))
+	eventually(t, "a call has the sandbox", 30*time.Second, func() bool { return strings.Contains(admin("/readyz"), "1 running, 0 waiting") })
+	for range 2 {
 		loop()
 	}
-	eventually(t, "two calls wait", 10*time.Second, func() bool { return strings.Contains(metrics(), "} 2\n") })
+	eventually(t, "two calls wait", 30*time.Second, func() bool { return strings.Contains(metrics(), "} 2\n") })
 	var steps []string // messages of progress, guarded by noted
 	var noted sync.Mutex
 	cs := mcpClient(t, m, "s-queue", "2025-11-25", &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
@@ -130,12 +168,12 @@ func TestSandboxQueue(t *testing.T) {
 			t.Errorf("a call over MCP that waits: %v %v", res, err)
 		}
 	})
-	eventually(t, "three calls wait", 10*time.Second, func() bool { return strings.Contains(metrics(), "} 3\n") })
-	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-full", `{"text":"x"}`)
+	eventually(t, "three calls wait", 30*time.Second, func() bool { return strings.Contains(metrics(), "} 3\n") })
+	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.spin", "s-full", `{"how":"loop"}`)
 	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "sandbox_queue_full") {
 		t.Errorf("a call above the maximum: %v %+v %s", err, r, r.Body)
 	}
-	eventually(t, "/readyz shows the queue", 5*time.Second, func() bool { return strings.Contains(state(), "1 running, 3 waiting") })
+	eventually(t, "/readyz shows the queue", 30*time.Second, func() bool { return strings.Contains(admin("/readyz"), "1 running, 3 waiting") })
 	queued := ""
 	for _, e := range ledger(t, m) {
 		if e.Name == contract.EventSandboxQueued && strings.Contains(string(e.Data), `"position":3`) {
@@ -145,6 +183,11 @@ func TestSandboxQueue(t *testing.T) {
 	if out := cli(t, m, "job", "show", queued); !strings.Contains(out, `"queue_position": 3`) {
 		t.Errorf("the state of a call that waits: %s", out)
 	}
+	wg.Go(func() {
+		if out, err := m.CLI("job", "cancel", holds); err != nil {
+			t.Error(out, err)
+		}
+	})
 	if out, err := m.CLI("job", "wait", queued); err == nil || !strings.Contains(out+err.Error(), "waits for a sandbox, at position 3") {
 		t.Errorf("binnacle job wait: %s %v", out, err)
 	}
@@ -160,8 +203,7 @@ func TestSandboxQueue(t *testing.T) {
 	if out := cli(t, m, "events", "list", "--session", "s-queue", "--json"); strings.Count(out, `"position":`) != 6 || strings.Count(out, `"position":0`) != 3 || !strings.Contains(out, `"position":3,"running":1`) {
 		t.Errorf("sandbox_queued: %s", out)
 	}
-	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-after", `{"text":"x"}`); err != nil || r.Status != 200 {
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.spin", "s-after", `{"how":"loop"}`); err != nil || !strings.Contains(string(r.Body), "stopped after 2000 ms") {
 		t.Errorf("after the queue is empty: %v %+v %s", err, r, r.Body)
 	}
-	cli(t, m, "replay")
 }

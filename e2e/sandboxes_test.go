@@ -20,8 +20,8 @@ import (
 
 // shellImages returns a folder with an OCI archive, shell.tar, and a lock file that names its
 // image. The image has busybox as its shell and tools, and the program escape of e2e/packs.
-// shellImages also returns the image's digest.
-func shellImages(t *testing.T) (dir, digest string) {
+// shellImages also returns the image's digest. The image has the programs with the given paths too.
+func shellImages(t *testing.T, programs ...string) (dir, digest string) {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {
@@ -45,6 +45,13 @@ func shellImages(t *testing.T) (dir, digest string) {
 	}
 	put(files, "bin/busybox", "", busybox)
 	put(files, "bin/escape", "", escape)
+	for _, path := range programs {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(files, "bin/"+filepath.Base(path), "", body)
+	}
 	for _, name := range []string{"sh", "cat", "sleep", "tail", "head", "stat", "echo", "find", "ln", "mkdir", "readlink", "rm"} {
 		put(files, "bin/"+name, "busybox", nil)
 	}

@@ -125,8 +125,9 @@ type SessionRunner struct {
 		Runtime string `json:"runtime"`
 	} `json:"microvm"`
 	Sandboxes struct {
-		Max       int `json:"max"`
-		PerTenant int `json:"per_tenant"`
+		Max       int      `json:"max"`
+		PerTenant int      `json:"per_tenant"`
+		Hosts     []string `json:"hosts"`
 	} `json:"sandboxes"`
 }
 

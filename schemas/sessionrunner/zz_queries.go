@@ -14,19 +14,22 @@ var (
 
 // SandboxCallRequest is the request of session-runner.sandbox_call.
 type SandboxCallRequest struct {
-	Actor   string `json:"actor"`
-	Args    string `json:"args"` // the arguments, a JSON document
-	CallID  string `json:"call_id"`
-	Cancel  bool   `json:"cancel"` // end the call with this id instead of carrying it out
-	Kind    string `json:"kind"`
-	Session string `json:"session"`
-	WallMS  int64  `json:"wall_ms"` // greatest time for a command
+	Actor           string `json:"actor"`
+	Args            string `json:"args"` // the arguments, a JSON document
+	CallID          string `json:"call_id"`
+	Cancel          bool   `json:"cancel"`                     // end the call with this id instead of carrying it out
+	EgressAuthority string `json:"egress_authority,omitempty"` // the certificate authority of the call's proxy, in PEM; empty without egress
+	EgressSocket    string `json:"egress_socket,omitempty"`    // path of the socket of the call's proxy; empty without egress
+	Kind            string `json:"kind"`
+	Session         string `json:"session"`
+	WallMS          int64  `json:"wall_ms"` // greatest time for a command
 }
 
 // SandboxCallResult is how the call ended.
 type SandboxCallResult struct {
-	Attestation  string `json:"attestation"` // the attestation, a canonical JSON document; empty without one
-	CpuMillis    int64  `json:"cpu_millis"`  // CPU time of the sandbox since its last reported call
+	Attestation  string `json:"attestation"`            // the attestation, a canonical JSON document; empty without one
+	CpuMillis    int64  `json:"cpu_millis"`             // CPU time of the sandbox since its last reported call
+	EgressBytes  int64  `json:"egress_bytes,omitempty"` // bytes that the command transferred to and from the proxy
 	ErrorCode    string `json:"error_code"`
 	ErrorMessage string `json:"error_message"`
 	Output       string `json:"output"` // the output, a JSON document; empty without output

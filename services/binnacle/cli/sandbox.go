@@ -129,18 +129,24 @@ func newSandboxCreateCmd(c *env) *cobra.Command {
 }
 
 func newSandboxExecCmd(c *env) *cobra.Command {
-	var detach bool
+	var detach, egress bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "exec SANDBOX -- COMMAND [ARG...]",
 		Short: "Run a command in a sandbox and print its output",
 		Long: `Run a command in a sandbox and print its output. Exits with code 1 if the command
-fails. With --detach print the command's id, for logs.`,
+fails. With --detach print the command's id, for logs. With --egress the command may reach
+the hosts that the configuration names and policy permits.`,
 		Example:           "  binnacle sandbox exec sb-ABC -- cat /work/notes\n  binnacle sandbox exec sb-ABC --detach -- sh -c 'while :; do date; sleep 1; done'",
 		Args:              takes(2, 256),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, pos []string) error {
-			args := map[string]any{"command": pos[1:], "detach": detach}
+			tool, args := "sandbox.exec", map[string]any{"command": pos[1:]}
+			if egress {
+				tool = "sandbox.exec_egress"
+			} else {
+				args["detach"] = detach
+			}
 			if timeout > 0 {
 				args["timeout_ms"] = timeout.Milliseconds()
 			}
@@ -151,7 +157,7 @@ fails. With --detach print the command's id, for logs.`,
 				Stdout   string `json:"stdout"`
 				Stderr   string `json:"stderr"`
 			}
-			raw, err := inSandbox(cmd.Context(), c, pos[0], "sandbox.exec", args, &x)
+			raw, err := inSandbox(cmd.Context(), c, pos[0], tool, args, &x)
 			if err != nil {
 				return err
 			}
@@ -172,6 +178,8 @@ fails. With --detach print the command's id, for logs.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&detach, "detach", false, "return when the command has started")
+	f.BoolVar(&egress, "egress", false, "let the command reach the permitted hosts; it ends with the call")
+	cmd.MarkFlagsMutuallyExclusive("detach", "egress")
 	f.DurationVar(&timeout, "within", 0, "time after which it is killed; 0 is what policy permits")
 	return cmd
 }

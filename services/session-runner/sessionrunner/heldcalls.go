@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
 // heldCall is a call for held sandboxes that this instance has claimed, or that another
@@ -28,6 +29,8 @@ type heldCall struct {
 	wall                             time.Duration   // maximum time of a command
 	args                             heldArgs
 	sandbox                          *held.Sandbox
+	egress                           *sandbox.Egress // proxy of the call; nil means no network
+	sent                             int64           // bytes that were transferred to and from the proxy
 }
 
 // heldArgs are the arguments of the calls for held sandboxes.
@@ -85,6 +88,12 @@ func (h *holder) handle(ctx context.Context, w *execute.Work) execute.Result {
 			return execute.Fail(contract.CodeSandboxUnavailable, "policy now permits less than the limits of sandbox %s: create another one", c.sandbox.ID)
 		}
 	}
+	if c.kind == kindEgress {
+		var err error
+		if c.egress, err = h.network(ctx, w); err != nil {
+			return execute.Fail(contract.CodeEgressRefused, "%v", err)
+		}
+	}
 	if c.sandbox.Holder != h.env.Instance {
 		return h.forward(ctx, c, w.Args)
 	}
@@ -133,7 +142,7 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 	b.touch(h.env.Emit.Now())
 	defer func() { b.touch(h.env.Emit.Now()) }()
 	do := map[string]func(context.Context, *heldCall, *box) execute.Result{
-		kindExec: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate,
+		kindExec: h.exec, kindEgress: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate,
 		kindCommand: runCommand, kindPython: runCommand, kindNode: runCommand, kindFSRead: fsRead, kindFSWrite: fsWrite, kindFSList: fsList, kindFSPatch: fsPatch, kindFSDelete: fsDelete,
 		kindGitCommit: gitCommit, kindGitDiff: gitDiff, kindGitLog: gitLog,
 	}[c.kind]
@@ -143,10 +152,11 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 	res := do(ctx, c, b)
 	if c.kind != kindTerminate {
 		u := b.Usage()
+		u.EgressBytes = c.sent
 		res.Usage = &u
 	}
 	if res.ErrorCode == "" {
-		res.Attestation = b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data))
+		res.Attestation = b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), c.egress)
 	}
 	return res
 }
@@ -242,7 +252,7 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 		_ = h.end(ctx, s, c.id, held.Refused)
 		return execute.Fail(contract.CodeTooManySandboxes, "the tenant has %d open sandboxes, or this instance %d: end one of them", h.PerTenant, h.Max)
 	}
-	ctr, err := h.runner.Hold(img, containerd.HeldSpec{ID: id, Limits: limitsOf(&data), DiskMiB: data.DiskMib, Life: time.Until(s.Expires()) + time.Second})
+	ctr, err := h.runner.Hold(img, containerd.HeldSpec{ID: id, Limits: limitsOf(&data), DiskMiB: data.DiskMib, Egress: len(h.Hosts) > 0, Life: time.Until(s.Expires()) + time.Second})
 	if err != nil {
 		_ = h.end(ctx, s, c.id, held.Failed)
 		return execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made: %v", err)
@@ -252,7 +262,7 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 	h.boxes[id] = b
 	h.mu.Unlock()
 	res = output(stateOf(s))
-	res.Attestation = b.Attestation(img.Digest, limitsOf(&data))
+	res.Attestation = b.Attestation(img.Digest, limitsOf(&data), nil)
 	return res
 }
 
@@ -341,7 +351,12 @@ func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
 		return output(map[string]any{"exec": c.id, "sandbox": s.ID, "status": held.ExecRunning})
 	}
 	<-x.done
-	if x.failure != nil {
+	switch {
+	case errors.Is(x.failure, containerd.ErrHeldBusy):
+		return execute.Fail(contract.CodeTooManySandboxes, "%v: wait for its end", x.failure)
+	case errors.Is(x.failure, containerd.ErrHeldNoEgress):
+		return execute.Fail(contract.CodeSandboxUnavailable, "%v: create another one", x.failure)
+	case x.failure != nil:
 		return execute.Fail(contract.CodeSandboxFailed, "the command could not be run: %v", x.failure)
 	}
 	half := int64(maxFile / 2)
@@ -356,7 +371,7 @@ func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
 // attend runs a command to its end, and records the end.
 func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, wall time.Duration) {
 	defer x.cancel()
-	exit, timedOut, err := b.Exec(ctx, containerd.Command{ID: c.id, Argv: c.args.Command, Env: c.args.Env, Dir: c.args.Dir, Stdin: []byte(c.args.Stdin), Wall: wall, Stdout: x.stdout, Stderr: x.stderr})
+	exit, timedOut, err := b.Exec(ctx, containerd.Command{ID: c.id, Argv: c.args.Command, Env: c.args.Env, Dir: c.args.Dir, Stdin: []byte(c.args.Stdin), Wall: wall, Stdout: x.stdout, Stderr: x.stderr, Egress: c.egress, Bytes: &c.sent})
 	x.failure = err
 	switch {
 	case err != nil:

@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
 // All instances take work from one consumer, so an instance may claim a call for a held
@@ -37,6 +38,9 @@ func (h *holder) forward(ctx context.Context, c *heldCall, args []byte) execute.
 	}
 	client := h.env.Queries.In(c.tenant).To(to)
 	req := events.SandboxCallRequest{Actor: c.actor, Args: string(args), CallID: c.id, Kind: c.kind, Session: c.session, WallMS: c.wall.Milliseconds()}
+	if c.egress != nil {
+		req.EgressSocket, req.EgressAuthority = c.egress.Socket, string(c.egress.CA)
+	}
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
 	go h.watch(waiting, to, stop)
@@ -51,7 +55,7 @@ func (h *holder) forward(ctx context.Context, c *heldCall, args []byte) execute.
 		return execute.Result{Status: contract.Unknown, ErrorCode: contract.CodeExecutorLost, ErrorMessage: to + ", which holds sandbox " + c.sandbox.ID + ", did not report how the call ended: " + err.Error()}
 	}
 	v := &r.Value
-	res := execute.Result{Status: v.Status, ErrorCode: v.ErrorCode, ErrorMessage: v.ErrorMessage, Usage: &contract.Usage{CPUMillis: v.CpuMillis, Measured: []string{contract.MeasureCompute, contract.MeasureEgress}}}
+	res := execute.Result{Status: v.Status, ErrorCode: v.ErrorCode, ErrorMessage: v.ErrorMessage, Usage: &contract.Usage{CPUMillis: v.CpuMillis, EgressBytes: v.EgressBytes, Measured: []string{contract.MeasureCompute, contract.MeasureEgress}}}
 	if v.Output != "" {
 		res.Output = []byte(v.Output)
 	}
@@ -99,6 +103,9 @@ func (h *holder) serve() {
 		if err := json.Unmarshal([]byte(q.Args), &c.args); err != nil {
 			return events.SandboxCallResult{}, err
 		}
+		if q.EgressSocket != "" {
+			c.egress = &sandbox.Egress{Socket: q.EgressSocket, CA: []byte(q.EgressAuthority)}
+		}
 		if err := h.follower.Poll(ctx); err != nil {
 			return events.SandboxCallResult{}, err
 		}
@@ -113,7 +120,7 @@ func (h *holder) serve() {
 		}
 		out := events.SandboxCallResult{Status: res.Status, ErrorCode: res.ErrorCode, ErrorMessage: res.ErrorMessage, Output: string(res.Output)}
 		if res.Usage != nil {
-			out.CpuMillis = res.Usage.CPUMillis
+			out.CpuMillis, out.EgressBytes = res.Usage.CPUMillis, res.Usage.EgressBytes
 		}
 		if res.Attestation != nil {
 			out.Attestation = string(contract.Bytes(res.Attestation))

@@ -10,8 +10,9 @@ import (
 // HeldConfig configures held sandboxes: containers that one call creates and later calls
 // use.
 type HeldConfig struct {
-	Max       int // maximum number of held sandboxes of this instance; 0 means that none are offered
-	PerTenant int // maximum number of open held sandboxes of a tenant, on all instances
+	Max       int      // maximum number of held sandboxes of this instance; 0 means that none are offered
+	PerTenant int      // maximum number of open held sandboxes of a tenant, on all instances
+	Hosts     []string // hosts that commands with egress may reach at most; none means that the tool for them is not offered
 }
 
 // The kinds of calls that operate a held sandbox; operateKinds begins each of them.
@@ -19,6 +20,7 @@ const (
 	operateKinds  = "tool.sandbox."
 	kindCreate    = "tool.sandbox.create"
 	kindExec      = "tool.sandbox.exec"
+	kindEgress    = "tool.sandbox.exec_egress"
 	kindLogs      = "tool.sandbox.logs"
 	kindWrite     = "tool.sandbox.write_file"
 	kindRead      = "tool.sandbox.read_file"
@@ -36,6 +38,7 @@ const (
 	maxFile     = 256 << 10 // bytes of a file or output in one call
 	outputBytes = 1 << 20   // bytes of each output stream of a command that are cached
 	maxExecMS   = 600_000   // time of a command that a call waits for
+	execEgress  = 64 << 20  // bytes that a command with egress reserves of a budget
 )
 
 // isHeld reports whether calls of a kind are for held sandboxes.
@@ -48,6 +51,7 @@ func isHeld(kind string) bool {
 type heldTool struct {
 	kind, class, about, props, required, output string
 	ceiling                                     bool // the tool document states limits, which policy can lower
+	egress                                      bool // the tool document names the configured hosts; without any, the tool is not offered
 }
 
 // sandboxProp is the property that names a sandbox.
@@ -64,6 +68,9 @@ var heldTools = []heldTool{
 		props: `"command":{"items":{"maxLength":65536,"type":"string"},"maxItems":256,"minItems":1,"type":"array"},"detach":{"default":false,"description":"return when the command has started","type":"boolean"},` +
 			`"dir":{"maxLength":4096,"type":"string"},"env":{"description":"NAME=value","items":{"maxLength":65536,"pattern":"^[^=]+=","type":"string"},"maxItems":256,"type":"array"},` + sandboxProp +
 			`,"stdin":{"maxLength":262144,"type":"string"},"timeout_ms":{"maximum":86400000,"minimum":1,"type":"integer"}`,
+		required: `"command"`, output: `"exec":{"type":"string"},"exit_code":{"type":"integer"},"status":{"type":"string"}`},
+	{kind: kindEgress, class: "E2", ceiling: true, egress: true, about: "Runs a command in a sandbox, which may reach the permitted hosts meanwhile, and returns its exit code and output.",
+		props:    commandProp + `,"dir":{"maxLength":4096,"type":"string"},"env":{"description":"NAME=value","items":{"maxLength":65536,"pattern":"^[^=]+=","type":"string"},"maxItems":256,"type":"array"},` + sandboxProp + stdinProps,
 		required: `"command"`, output: `"exec":{"type":"string"},"exit_code":{"type":"integer"},"status":{"type":"string"}`},
 	{kind: kindLogs, class: "E0", about: "Returns output of a command in a sandbox from a position on.",
 		props: `"cursor":{"default":0,"minimum":0,"type":"integer"},"exec":{"maxLength":64,"type":"string"},"limit":{"default":65536,"maximum":262144,"minimum":1,"type":"integer"},` + sandboxProp +
@@ -120,14 +127,27 @@ const (
 	runOutput   = `"exit_code":{"type":"integer"},"stderr":{"type":"string"},"stdout":{"type":"string"},"truncated":{"type":"boolean"}`
 )
 
-// tool returns the tool document.
-func (t heldTool) tool() contract.Tool {
+// tools returns the documents of the tools that the configuration offers.
+func (c *HeldConfig) tools() (out []contract.Tool) {
+	for _, t := range heldTools {
+		if !t.egress || len(c.Hosts) > 0 {
+			out = append(out, t.tool(c.Hosts))
+		}
+	}
+	return out
+}
+
+// tool returns the tool document. hosts are those of a tool with egress.
+func (t heldTool) tool(hosts []string) contract.Tool {
 	name := t.kind[len("tool."):]
 	out := contract.Tool{Description: t.about, Class: t.class, Executor: "session-runner", Kind: t.kind, Tool: name, Version: "v1",
 		InputSchema:  canonical(`{"additionalProperties":false,"properties":{` + t.props + `},"required":[` + t.required + `],"type":"object"}`),
 		OutputSchema: canonical(`{"additionalProperties":true,"properties":{` + t.output + `},"type":"object"}`)}
 	if t.ceiling {
 		out.Sandbox = &contract.Sandbox{CPUMillis: 1000, MemoryMiB: 512, OutputBytes: outputBytes, Pids: 128, Tier: heldTier, WallMS: maxExecMS}
+	}
+	if t.egress {
+		out.Egress, out.Reserve = hosts, &contract.Amounts{EgressBytes: execEgress}
 	}
 	return out
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -21,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
 // heldReader reads the events of held sandboxes.
@@ -33,8 +35,9 @@ type holder struct {
 	HeldConfig
 
 	env      *run.Env
-	runner   *containerd.Holder        // nil without containerd
-	lock     func() (pack.Lock, error) // reads the digests of the names of images
+	runner   *containerd.Holder                                            // nil without containerd
+	lock     func() (pack.Lock, error)                                     // reads the digests of the names of images
+	network  func(context.Context, *execute.Work) (*sandbox.Egress, error) // opens the proxy of a call
 	follower *follow.Follower
 
 	mu       sync.Mutex
@@ -105,8 +108,8 @@ func (b *box) get(id string) *execution {
 }
 
 // newHolder returns a holder whose view is not filled yet.
-func newHolder(env *run.Env, cfg HeldConfig, r *containerd.Holder, lock func() (pack.Lock, error)) *holder {
-	h := &holder{HeldConfig: cfg, env: env, runner: r, lock: lock, boxes: map[string]*box{}, creating: map[string]bool{}}
+func newHolder(env *run.Env, cfg HeldConfig, r *containerd.Holder, lock func() (pack.Lock, error), network func(context.Context, *execute.Work) (*sandbox.Egress, error)) *holder {
+	h := &holder{HeldConfig: cfg, env: env, runner: r, lock: lock, network: network, boxes: map[string]*box{}, creating: map[string]bool{}}
 	h.follower = follow.New(env.Conn, env.Instance, heldReader, func(en eventlog.Entry) error {
 		e, err := eventlog.Open(en, heldReader.Filters...)
 		if err != nil {

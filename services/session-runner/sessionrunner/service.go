@@ -133,16 +133,14 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		}
 	}
 	if s.Images != "" && s.Held.Max > 0 {
-		for _, t := range heldTools {
-			tools = append(tools, t.tool())
-		}
+		tools = append(tools, s.Held.tools()...)
 		var holder *containerd.Holder
 		if r, ok := s.closer.(*containerd.Runner); ok {
 			if holder, err = r.Holder(namespace(env.RootKID, heldInstance)); err != nil {
 				return err
 			}
 		}
-		s.held = newHolder(env, s.Held, holder, func() (pack.Lock, error) { return pack.ReadLock(s.Images, s.PacksDir) })
+		s.held = newHolder(env, s.Held, holder, func() (pack.Lock, error) { return pack.ReadLock(s.Images, s.PacksDir) }, s.egress)
 		s.held.serve()
 	}
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "session-runner", tools); err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // A container for a run with egress has a folder of the host mounted, read-only. Before the
-// program, the launcher executes the listener: a program of about 350 bytes that listens at
+// program, the launcher executes the listener: a program of about 400 bytes that listens at
 // forward.Address in the network namespace of the container, sends the descriptor of its
 // listener through a unix socket in that folder (unix(7), SCM_RIGHTS), and executes the
 // launcher again. It exits with listenerFailed if one of its system calls fails. The
@@ -27,6 +27,7 @@ const (
 	listenerFailed = 126
 	listenerFolder = "/run/egress" // the listener connects to the socket "s" in it
 	listenerTime   = 10 * time.Second
+	endedTime      = time.Second // time to accept the connection of a listener that has ended
 )
 
 // listeners holds the listener's machine code by GOARCH.
@@ -94,7 +95,19 @@ func (c *prepared) egress(way *sandbox.Egress) (stop func() int64, err error) {
 // listener makes the launcher execute the listener, and returns the listener that it opens in
 // the network namespace of the container.
 func (c *prepared) listener() (net.Listener, error) {
-	dir, err := os.Open(c.way.sockets())
+	message, err := startMessage([]string{listenerPath}, nil)
+	if err != nil {
+		return nil, err
+	}
+	// The launcher reads exactly the message.
+	return c.way.receive(c.ended, func() error { _, err := c.stdin.Write(message); return err })
+}
+
+// receive returns the listener whose descriptor the container's listener program sends.
+// begin starts that program, or sends the launcher the message that does; ended is the end
+// of the process that becomes it. begin is called in a goroutine of its own.
+func (w wayOut) receive(ended *ending, begin func() error) (net.Listener, error) {
+	dir, err := os.Open(w.sockets())
 	if err != nil {
 		return nil, err
 	}
@@ -108,20 +121,15 @@ func (c *prepared) listener() (net.Listener, error) {
 	if err := errors.Join(os.Chmod(path, 0o666), in.SetDeadline(time.Now().Add(listenerTime))); err != nil { // no other container has the folder mounted
 		return nil, err
 	}
-	message, err := startMessage([]string{listenerPath}, nil)
-	if err != nil {
-		return nil, err
-	}
-	// The launcher reads exactly the message.
-	written := make(chan error, 1)
-	go func() { _, err := c.stdin.Write(message); written <- err }()
-	ended := make(chan struct{})
-	defer close(ended)
+	begun := make(chan error, 1)
+	go func() { begun <- begin() }()
+	accepted := make(chan struct{})
+	defer close(accepted)
 	go func() {
 		select {
-		case <-c.ended.done:
-			_ = in.Close()
-		case <-ended:
+		case <-ended.done:
+			_ = in.SetDeadline(time.Now().Add(endedTime))
+		case <-accepted:
 		}
 	}()
 	conn, err := in.AcceptUnix()
@@ -129,7 +137,7 @@ func (c *prepared) listener() (net.Listener, error) {
 		return nil, fmt.Errorf("no listener in the container: %w", err)
 	}
 	defer conn.Close()
-	if err := errors.Join(<-written, conn.SetDeadline(time.Now().Add(listenerTime))); err != nil {
+	if err := errors.Join(<-begun, conn.SetDeadline(time.Now().Add(listenerTime))); err != nil {
 		return nil, err
 	}
 	return forward.Receive(conn)

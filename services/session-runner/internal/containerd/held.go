@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +38,9 @@ import (
 // initPath is the path of the first process's program in a held sandbox.
 const initPath = "/.binnacle/init"
 
+// heldListenerPath is the path of the listener (see listenerPath) in a held sandbox.
+const heldListenerPath = "/.binnacle/listener"
+
 // ErrNoInit means that held sandboxes are not available on this architecture.
 var ErrNoInit = errors.New("held sandboxes need a host with the amd64 architecture")
 
@@ -49,6 +54,7 @@ type HeldSpec struct {
 	Limits  contract.Sandbox
 	DiskMiB int64 // size of /work
 	Life    time.Duration
+	Egress  bool // commands may have egress
 }
 
 // Held is the running container of a held sandbox. It is safe for concurrent use.
@@ -60,6 +66,9 @@ type Held struct {
 	ended   *ending
 	uidFact string
 	release func()
+	way     wayOut // "" if commands cannot have egress
+
+	network sync.Mutex // held by the command that has egress
 
 	mu  sync.Mutex
 	cpu int64 // total CPU time in milliseconds at the last call of Usage, or at the adoption
@@ -106,9 +115,24 @@ func (h *Holder) OwnUID() bool { return h.r.OwnUID() }
 // Sweep removes each container in the namespace for whose id open returns false, and the
 // parts that remain of such a container. open is called after the container was found.
 func (h *Holder) Sweep(open func(id string) bool) error {
+	folders, err := os.ReadDir(h.waysOut()) // before open is called, as the containers
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
 	all := &Runner{client: h.r.client, socket: h.r.socket, ns: h.r.ns, keep: open}
-	return all.sweep(all.ctx(context.Background()))
+	err = errors.Join(err, all.sweep(all.ctx(context.Background())))
+	for _, f := range folders {
+		if !open(f.Name()) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(h.waysOut(), f.Name())))
+		}
+	}
+	return err
 }
+
+// waysOut returns the folder with the folders of the held sandboxes whose commands may have
+// egress. It is beside the FIFOs of this instance, which the next process removes when it
+// starts.
+func (h *Holder) waysOut() string { return filepath.Join(filepath.Dir(h.r.fifoDir), h.r.ns) }
 
 // OpenImage returns the image with the given digest, to which it adds the program of the
 // first process. It prepares each image once per process. If the namespace does not have
@@ -206,9 +230,16 @@ func initLayer() []byte {
 	body := elf(launchers["amd64"].machine, initCode)
 	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(initPath, "/"), Mode: 0o755, Size: int64(len(body))})
 	_, _ = tw.Write(body)
+	body = listenerELF("amd64")
+	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(heldListenerPath, "/"), Mode: 0o755, Size: int64(len(body))})
+	_, _ = tw.Write(body)
 	_ = tw.Close()
 	return layer.Bytes()
 }
+
+// wayLabel is the label of a container whose commands may have egress, with the path of the
+// folder of the host for that.
+const wayLabel = "binnacle.egress"
 
 // uidLabel is the label of a container with the user id of its processes.
 const uidLabel = "binnacle.uid"
@@ -236,11 +267,21 @@ func (h *Holder) Hold(img *HeldImage, s HeldSpec) (_ *Held, err error) {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
 	undo = append(undo, func() { r.report("snapshot", id, sn.Remove(rpc, id)) })
+	var way wayOut
+	labels := map[string]string{uidLabel: strconv.Itoa(uid)}
+	if s.Egress {
+		way = wayOut(filepath.Join(h.waysOut(), id))
+		labels[wayLabel] = string(way)
+		undo = append(undo, func() { r.report("folder", id, os.RemoveAll(string(way))) })
+		if err := way.create(); err != nil {
+			return nil, fmt.Errorf("egress: %w", err)
+		}
+	}
 	p := profile{memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: sandbox.DefaultDiskMiB}
 	argv := []string{initPath, strconv.FormatInt(int64(s.Life/time.Second), 10)}
 	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
-		containerd.WithContainerLabels(map[string]string{uidLabel: strconv.Itoa(uid)}),
-		containerd.WithNewSpec(append(spec(p, argv, environment(img.env, nil), uint32(uid), ""), workSize(s.DiskMiB))...))
+		containerd.WithContainerLabels(labels),
+		containerd.WithNewSpec(append(spec(p, argv, environment(img.env, nil), uint32(uid), way), workSize(s.DiskMiB))...))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}
@@ -257,7 +298,7 @@ func (h *Holder) Hold(img *HeldImage, s HeldSpec) (_ *Held, err error) {
 	if err := task.Start(rpc); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
 	}
-	return &Held{r: r, id: id, ctr: ctr, task: task, ended: ended, uidFact: fact, release: release}, nil
+	return &Held{r: r, id: id, ctr: ctr, task: task, ended: ended, uidFact: fact, release: release, way: way}, nil
 }
 
 // workSize sets the size of /work and permits the execution of files in it.
@@ -289,7 +330,12 @@ func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
 		return nil, err
 	}
 	c := &Held{r: r, id: id, ctr: ctr, uidFact: "uid:shared", release: func() {}}
-	if labels, err := ctr.Labels(rpc); err == nil && r.uids != nil {
+	labels, err := ctr.Labels(rpc)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	c.way = wayOut(labels[wayLabel])
+	if r.uids != nil {
 		if uid, err := strconv.Atoi(labels[uidLabel]); err == nil {
 			if release, err := r.uids.TakeAgain(uid); err == nil {
 				c.release, c.uidFact = release, "uid:per_run"
@@ -354,6 +400,9 @@ func (h *Held) Remove() {
 	}
 	h.r.report("container", h.id, h.ctr.Delete(rpc))
 	h.r.report("snapshot", h.id, h.r.client.SnapshotService(snapshotter).Remove(rpc, h.id))
+	if h.way != "" {
+		h.r.report("folder", h.id, os.RemoveAll(string(h.way)))
+	}
 	h.release()
 }
 
@@ -372,23 +421,38 @@ type Command struct {
 	Wall   time.Duration
 	Stdout io.Writer
 	Stderr io.Writer
+	Egress *sandbox.Egress // nil means no network
+	Bytes  *int64          // gets the number of bytes that Egress transferred; may be nil
 }
 
 // Exec runs a command and waits until it has ended. The command is killed when ctx is
 // done or its time has passed; processes that it started and that are not killed with it
 // end with the sandbox. The writers are not used after Exec has returned.
+//
+// A command with egress shares its network with the other processes of the sandbox while it
+// runs. The error is ErrHeldNoEgress if the sandbox was created without egress, and
+// ErrHeldBusy if another command has egress.
 func (h *Held) Exec(ctx context.Context, c Command) (exit int, timedOut bool, err error) {
 	rpc := h.r.ctx(ctx)
 	full, err := h.ctr.Spec(rpc)
 	if err != nil {
 		return 0, false, err
 	}
+	stop, err := h.egress(rpc, full.Process, c.Egress)
+	if err != nil {
+		return 0, false, err
+	}
+	defer func() {
+		if n := stop(); c.Bytes != nil {
+			*c.Bytes = n
+		}
+	}()
 	p := *full.Process
 	p.Args, p.Terminal, p.Cwd = c.Argv, false, "/work"
 	if c.Dir != "" {
 		p.Cwd = c.Dir
 	}
-	p.Env = merged(p.Env, c.Env)
+	p.Env = c.Egress.Environment(merged(p.Env, c.Env))
 	stdout, stderr := &later{to: c.Stdout}, &later{to: c.Stderr}
 	defer func() { stdout.set(nil); stderr.set(nil) }()
 	stdin := &closing{r: bytes.NewReader(c.Stdin), eof: make(chan struct{})}
@@ -464,8 +528,9 @@ func (h *Held) Usage() contract.Usage {
 }
 
 // Attestation returns the attestation of the sandbox: the image and the limits that
-// the caller passes, and the restrictions that apply to its processes.
-func (h *Held) Attestation(image string, limits contract.Sandbox) *contract.Attestation {
+// the caller passes, and the restrictions that apply to its processes. e is the egress of the
+// command, or nil.
+func (h *Held) Attestation(image string, limits contract.Sandbox, e *sandbox.Egress) *contract.Attestation {
 	return &contract.Attestation{Tier: h.r.Tier(), ImageDigest: image, Limits: limits,
-		Enforced: []string{"container", "no_network", "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", h.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}}
+		Enforced: []string{"container", e.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", h.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}}
 }
