@@ -105,7 +105,7 @@ func queuePacks(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest, err := os.ReadFile(filepath.Join(from, "spin.pack.yaml"))
+	manifest, err := os.ReadFile(filepath.Join(from, "spin.helmdeck-pack.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

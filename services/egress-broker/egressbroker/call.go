@@ -16,10 +16,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
 )
@@ -154,7 +156,10 @@ func (s *Service) callOf(callID string) *call {
 // journal, the journal remains without a lock, and a repetition of the request or sweep
 // continues with it. If it refuses, the journal is removed.
 func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint64, fact *contract.Event) (l net.Listener, refusal string, err error) {
-	if c.note, err = newJournal(path+note, seq); err != nil {
+	if err := s.clear(ctx, path+note); err != nil { // the journal of an earlier attempt, whose event may be on the ledger
+		return nil, "", err
+	}
+	if c.note, err = newJournal(path+note, seq, fact.ID); err != nil {
 		return nil, "", err
 	}
 	if _, err := s.env.Emit.Append(ctx, fact); err != nil {
@@ -172,8 +177,7 @@ func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint
 		return nil, "", err
 	}
 	if before.other {
-		closed := events.EgressClosed{CallID: c.cause.CallID, Reason: "refused"}
-		if _, err := s.env.Emit.Append(ctx, s.fact(c.cause, events.EgressClosedName, contract.Bytes(&closed))); err != nil {
+		if _, err := s.env.Emit.Append(ctx, s.closing(c.cause, fact.ID, &events.EgressClosed{CallID: c.cause.CallID, Reason: "refused"})); err != nil {
 			return nil, "", err
 		}
 		return nil, "the call has a proxy already", c.note.remove()
@@ -215,7 +219,7 @@ func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.List
 	data := events.EgressClosed{BytesIn: t.BytesIn, BytesOut: t.BytesOut, CallID: c.cause.CallID, Denied: t.Denied, Flows: t.Flows, Reason: c.reason, Unlisted: c.unlisted}
 	c.mu.Unlock()
 	end := c.note.remove
-	if !s.append(s.fact(c.cause, events.EgressClosedName, contract.Bytes(&data))) {
+	if !s.append(s.closing(c.cause, c.note.opened, &data)) {
 		end = c.note.file.Close // a sweep finds the journal without a lock, and records that the proxy is closed
 	}
 	if err := end(); err != nil {
@@ -224,6 +228,15 @@ func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.List
 	s.mu.Lock()
 	delete(s.open, c.cause.CallID)
 	s.mu.Unlock()
+}
+
+// closing returns the event egress_closed of a proxy, given the id of its event
+// egress_opened. Its id depends on that alone, so that a process which is killed after it
+// stored the event, and a sweep after that, record one end.
+func (s *Service) closing(request *contract.Event, opened string, data *events.EgressClosed) *contract.Event {
+	e := s.fact(request, events.EgressClosedName, contract.Bytes(data))
+	e.ID = contract.IDEgressFact + opened
+	return e
 }
 
 // end closes the proxy for a reason, unless it is being closed already. It does not wait.
@@ -329,11 +342,11 @@ func (s *Service) noted(c *call, f proxy.Flow) {
 // the proxy is closed. What the flows transferred is not known. It records nothing if the
 // journal names no request, or one that the ledger has lost.
 func (s *Service) abandoned(ctx context.Context, j *journal) error {
-	seq, open, err := j.read()
-	if err != nil || seq == 0 {
+	request, open, err := j.read()
+	if err != nil || request.Request == 0 {
 		return err
 	}
-	en, err := s.env.Emit.Log.Get(ctx, seq)
+	en, err := s.env.Emit.Log.Get(ctx, request.Request)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return nil // the ledger lost its end
 	}
@@ -344,20 +357,38 @@ func (s *Service) abandoned(ctx context.Context, j *journal) error {
 	if err != nil {
 		return err
 	}
+	opened := cmp.Or(request.Opened, e.ID) // journals of earlier releases have no id
 	for _, f := range open {
 		flow := events.FlowEnded{CallID: e.CallID, Credential: f.Credential, Host: f.Host, Method: f.Method, Mode: f.Mode, Path: f.Path, Port: int64(f.Port), Reason: string(proxy.BrokerFailed)}
 		fact := s.fact(e, events.FlowEndedName, contract.Bytes(&flow))
-		fact.ID = contract.IDEgressFact + e.ID + "-" + strconv.FormatInt(f.Begin, 10)
+		fact.ID = contract.IDEgressFact + opened + "-" + strconv.FormatInt(f.Begin, 10)
 		if _, err := s.env.Emit.Append(ctx, fact); err != nil && !errors.Is(err, eventlog.ErrIDConflict) { // another instance was killed after it recorded this
 			return err
 		}
 	}
-	fact := s.fact(e, events.EgressClosedName, contract.Bytes(&events.EgressClosed{CallID: e.CallID, Reason: "restarted"}))
-	fact.ID = contract.IDEgressFact + e.ID
-	if _, err = s.env.Emit.Append(ctx, fact); errors.Is(err, eventlog.ErrIDConflict) {
+	fact := s.closing(e, opened, &events.EgressClosed{CallID: e.CallID, Reason: "restarted"})
+	if known, err := s.recorded(ctx, fact, request.Request); err != nil || known {
+		return err
+	}
+	if _, err = s.env.Emit.Append(ctx, fact); errors.Is(err, eventlog.ErrIDConflict) { // stored meanwhile
 		return nil
 	}
 	return err
+}
+
+// recorded reports whether an event with the id and subject of e is on the ledger after a
+// sequence. The server detects a repeated id for five minutes only.
+func (s *Service) recorded(ctx context.Context, e *contract.Event, after uint64) (bool, error) {
+	filter := bus.Filter{Tenant: e.Tenant, Service: services.EgressBroker, Event: e.Name, Key: e.Session}.String()
+	for en, err := range s.env.Emit.Log.Scan(ctx, filter, after) {
+		if err != nil {
+			return false, err
+		}
+		if x, err := eventlog.Open(en, filter); err == nil && x.ID == e.ID {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // hosts returns the hosts of the rules, each once, with the port if the rule names one.

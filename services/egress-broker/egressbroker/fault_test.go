@@ -187,6 +187,36 @@ func TestOpenedAgain(t *testing.T) {
 	}
 }
 
+// TestClosedOnce shows that a sweep records no second end of a proxy whose process was killed
+// after it recorded the end and before it removed the journal, and that it records the end of
+// another proxy of the same request.
+func TestClosedOnce(t *testing.T) {
+	b := newBroker(t, filepath.Join(t.TempDir(), "i"), "a.example")
+	if err := os.Mkdir(b.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, refusal, err := b.opened(t.Context(), b.request, b.seq, &egress.Request{CallID: "c-1", Inbox: "egress-1", To: "session-runner-1"}, b.allowed, 1)
+	if refusal != "" || err != nil {
+		t.Fatal(refusal, err)
+	}
+	c := b.callOf(b.request.CallID)
+	opened := c.note.opened
+	c.end("call_ended")
+	<-c.done
+	for _, next := range []struct{ opened, last string }{{opened, "egress_closed:call_ended"}, {"e-other", "egress_closed:restarted"}} {
+		j, err := newJournal(out.Socket+note, b.seq, next.opened)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(j.file.Close(), b.sweep(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if all := strings.Join(b.events(), " "); !strings.HasSuffix(all, next.last) {
+			t.Errorf("after a sweep of %s: %s", next.opened, all)
+		}
+	}
+}
+
 // file returns the path of a journal of the call: that of a proxy of the call that it
 // opens with another broker, in another folder.
 func (b *broker) file() string {
@@ -203,15 +233,15 @@ func (b *broker) file() string {
 // is, and that a file which was removed or replaced cannot be locked.
 func TestJournalLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x"+note)
-	j, err := newJournal(path, 7)
+	j, err := newJournal(path, 7, "e-7")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newJournal(path, 8); !errors.Is(err, syscall.EWOULDBLOCK) {
+	if _, err := newJournal(path, 8, "e-8"); !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Error(err)
 	}
-	if seq, _, err := j.read(); seq != 7 || err != nil {
-		t.Error("the journal of another process was changed:", seq, err)
+	if first, _, err := j.read(); first.Request != 7 || first.Opened != "e-7" || err != nil {
+		t.Error("the journal of another process was changed:", first, err)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -224,7 +254,7 @@ func TestJournalLock(t *testing.T) {
 	if err := late.lock(); !errors.Is(err, os.ErrNotExist) {
 		t.Error("a removed file:", err)
 	}
-	if _, err := newJournal(path, 9); err != nil {
+	if _, err := newJournal(path, 9, "e-9"); err != nil {
 		t.Fatal(err)
 	}
 	if err := late.lock(); !errors.Is(err, os.ErrNotExist) {
@@ -423,7 +453,7 @@ func (o *outage) Append(ctx context.Context, subject, id string, data []byte) (u
 // TestJournalPath shows that a journal contains at most the first maxNoted bytes of a
 // path.
 func TestJournalPath(t *testing.T) {
-	j, err := newJournal(filepath.Join(t.TempDir(), "x"+note), 1)
+	j, err := newJournal(filepath.Join(t.TempDir(), "x"+note), 1, "e-1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,8 @@ import (
 // lock on the file (flock(2)) until it ends. The file is not synced: it survives the
 // process, but may be lost in a loss of power.
 type journal struct {
-	path string
+	path   string
+	opened string // id of the event egress_opened; "" if left opened the journal
 
 	mu   sync.Mutex
 	file *os.File
@@ -29,6 +30,7 @@ type journal struct {
 // entry is a line of a journal: the request, the start of a flow, or the end of one.
 type entry struct {
 	Request    uint64 `json:"request,omitempty"` // ledger sequence
+	Opened     string `json:"opened,omitempty"`  // with Request: id of the event egress_opened, which may not be on the ledger
 	Begin      int64  `json:"begin,omitempty"`
 	End        int64  `json:"end,omitempty"`
 	Host       string `json:"host,omitempty"`
@@ -39,21 +41,21 @@ type entry struct {
 	Credential string `json:"credential,omitempty"`
 }
 
-// newJournal creates and locks the journal of a request with this ledger sequence. It
-// empties an existing file, and returns an error if another process has locked the
-// file.
-func newJournal(path string, request uint64) (*journal, error) {
+// newJournal creates and locks the journal of a request with this ledger sequence. opened is
+// the id of its event egress_opened. newJournal empties an existing file,
+// and returns an error if another process has locked the file.
+func newJournal(path string, request uint64, opened string) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{path: path, file: f}
+	j := &journal{path: path, file: f, opened: opened}
 	err = j.lock()
 	if err == nil {
 		err = f.Truncate(0) // not before the lock: another process may have the file
 	}
 	if err == nil {
-		err = j.write(entry{Request: request})
+		err = j.write(entry{Request: request, Opened: j.opened})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
@@ -124,13 +126,12 @@ func (j *journal) remove() error {
 	return errors.Join(os.Remove(j.path), j.file.Close())
 }
 
-// read returns the ledger sequence of the request of a journal, and the flows that began and
-// did not end. The sequence is 0 if the first line is not complete: the proxy was never open
-// then.
-func (j *journal) read() (request uint64, open []entry, err error) {
+// read returns the first line of a journal, and the flows that began and did not end. The
+// sequence of the request is 0 if that line is not complete: the proxy was never open then.
+func (j *journal) read() (request entry, open []entry, err error) {
 	b, err := os.ReadFile(j.path)
 	if err != nil {
-		return 0, nil, err
+		return entry{}, nil, err
 	}
 	ended := map[int64]bool{}
 	for line := range bytes.Lines(b) {
@@ -140,7 +141,7 @@ func (j *journal) read() (request uint64, open []entry, err error) {
 		}
 		switch {
 		case e.Request != 0:
-			request = e.Request
+			request = e
 		case e.Begin != 0:
 			open = append(open, e)
 		default:

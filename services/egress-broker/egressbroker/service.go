@@ -158,21 +158,30 @@ func (s *Service) sweep(ctx context.Context) error {
 		return err
 	}
 	for _, path := range notes {
-		j, err := left(path)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && j == nil {
-			continue // closed meanwhile, or open
-		}
-		if err != nil {
+		if err := s.clear(ctx, path); err != nil {
 			return err
 		}
-		err = s.abandoned(ctx, j)
-		if err == nil {
-			_ = os.Remove(strings.TrimSuffix(path, note)) // the socket; it may be missing
-			err = j.remove()
-		}
-		if err != nil {
-			return errors.Join(err, j.file.Close())
-		}
+	}
+	return nil
+}
+
+// clear records that the proxy of a journal is closed, unless a process has the journal locked,
+// and removes the files of the proxy. It returns nil if there is no such journal.
+func (s *Service) clear(ctx context.Context, path string) error {
+	j, err := left(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && j == nil {
+		return nil // closed meanwhile, or open
+	}
+	if err != nil {
+		return err
+	}
+	err = s.abandoned(ctx, j)
+	if err == nil {
+		_ = os.Remove(strings.TrimSuffix(path, note)) // the socket; it may be missing
+		err = j.remove()
+	}
+	if err != nil {
+		return errors.Join(err, j.file.Close())
 	}
 	return nil
 }

@@ -174,7 +174,7 @@ func TestRestarted(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	j, err := newJournal(filepath.Join(dir, "x"+note), b.seq)
+	j, err := newJournal(filepath.Join(dir, "x"+note), b.seq, "e-left")
 	if err != nil {
 		t.Fatal(err)
 	}

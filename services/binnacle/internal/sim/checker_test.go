@@ -30,7 +30,8 @@ type checker struct {
 	drawn map[string]string           // allotment that a call with held amounts draws from
 	void  map[string]bool             // calls that were allowed with draws from a closed allotment
 
-	proxies map[string]*opening // proxies of calls, by the id of the request, which is the cause of their events
+	proxies  map[string]*opening // proxies of calls, by the id of egress_opened
+	requests map[string]string   // calls of requests for proxies, by the id of the event
 
 	opened   bool                 // whether the cell is open
 	tenants  map[string]*standing // tenants that exist, without the cell's own
@@ -48,7 +49,7 @@ type fate struct {
 func newChecker(w *world) *checker {
 	return &checker{w: w, ids: map[string]uint64{}, clock: map[string]int64{}, calls: map[string]*fate{}, tips: map[string]receipt.Tip{},
 		used: map[string]int64{}, held: map[string][]events.Charge{}, parts: map[string]map[string]int64{}, drawn: map[string]string{}, void: map[string]bool{},
-		proxies: map[string]*opening{}, tenants: map[string]*standing{original: {}}, causes: map[string]bool{}}
+		proxies: map[string]*opening{}, requests: map[string]string{}, tenants: map[string]*standing{original: {}}, causes: map[string]bool{}}
 }
 
 // look checks the events that were stored since the last call.
@@ -133,7 +134,7 @@ func (c *checker) one(en eventlog.Entry) error {
 	case "effect_recorded":
 		return c.recorded(f, e, en.Seq)
 	}
-	return c.egress(f, e, en.Seq)
+	return c.egress(f, e)
 }
 
 func (c *checker) allowed(f *fate, e *contract.Event, seq uint64) error {

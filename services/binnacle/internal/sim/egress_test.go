@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -79,26 +80,25 @@ func (r *runner) flow(ctx context.Context, work *execute.Work) error {
 
 // opening is a proxy according to the ledger.
 type opening struct {
-	call           string
-	opened, closed bool
+	call, request string // id of the call, and of the event that requested the proxy
+	closed        bool
 }
 
 // egress applies the events of the egress-broker: a proxy is opened for a call that was
-// claimed and has no outcome, by the request of its executor, at most one at a time and
-// twice for no request, and flows belong to a proxy that was opened and is not closed.
-func (c *checker) egress(f *fate, e *contract.Event, seq uint64) error {
+// claimed, by a request of its executor, and is closed once; flows belong to a proxy that was
+// opened and is not closed.
+func (c *checker) egress(f *fate, e *contract.Event) error {
 	if e.Name == contract.EventEgressRequested {
 		if f.claimed == 0 || f.claimer != e.Service() {
 			return fmt.Errorf("call %s requests a proxy before its claim", e.CallID)
 		}
-		c.proxies[e.ID] = &opening{call: e.CallID}
+		c.requests[e.ID] = e.CallID
 		return nil
 	}
 	if e.Service() != "egress-broker" {
 		return nil
 	}
-	p := c.proxies[e.Cause]
-	if p == nil || p.call != e.CallID {
+	if c.requests[e.Cause] != e.CallID {
 		return fmt.Errorf("%s of call %s has no request as its cause", e.Name, e.CallID)
 	}
 	switch e.Name {
@@ -106,19 +106,31 @@ func (c *checker) egress(f *fate, e *contract.Event, seq uint64) error {
 		if f.kind != egressKind {
 			return fmt.Errorf("call %s of kind %s has a proxy", e.CallID, f.kind)
 		}
-		p.opened = true
+		// An instance that is killed before its event arrives is swept before that, too.
+		_, early := c.ids[contract.IDEgressFact+e.ID]
+		c.proxies[e.ID] = &opening{call: e.CallID, request: e.Cause, closed: early}
 	case events.FlowEndedName, events.FlowDeniedName:
-		if !p.opened {
-			return fmt.Errorf("call %s has a flow before its proxy", e.CallID)
+		for _, p := range c.proxies {
+			if p.request == e.Cause && !p.closed {
+				return nil
+			}
 		}
-		if p.closed {
-			return fmt.Errorf("call %s has a flow after the end of its proxy", e.CallID)
-		}
+		return fmt.Errorf("call %s has a flow without a proxy", e.CallID)
 	case events.EgressClosedName:
-		if p.closed {
-			return fmt.Errorf("the proxy of call %s is closed twice", e.CallID)
+		opened, ok := strings.CutPrefix(e.ID, contract.IDEgressFact)
+		p := c.proxies[opened]
+		var d events.EgressClosed
+		if err := contract.Decode(e.Data, &d); err != nil {
+			return err
 		}
-		p.closed = true
+		switch {
+		case !ok || p == nil && d.Reason != "restarted":
+			return fmt.Errorf("egress_closed of call %s is of no proxy", e.CallID)
+		case p != nil && p.closed: // two ids, or one that was stored twice
+			return fmt.Errorf("a proxy of call %s is closed twice", e.CallID)
+		case p != nil:
+			p.closed = true
+		}
 	}
 	return nil
 }
@@ -128,7 +140,7 @@ func (c *checker) egress(f *fate, e *contract.Event, seq uint64) error {
 func (w *world) closed() {
 	open := func() (ids []string) {
 		for _, p := range w.events.proxies {
-			if p.opened && !p.closed {
+			if !p.closed {
 				ids = append(ids, p.call)
 			}
 		}
