@@ -26,7 +26,7 @@ var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-co
 // scripts import the image.
 func boxedOptions(t *testing.T) (harness.Options, []string) {
 	t.Helper()
-	archives, digest := shellImages(t, filepath.Join(fetchPack(t, ""), "fetch"))
+	archives, digest := shellImages(t)
 	packs, images := t.TempDir(), t.TempDir()
 	lock, err := os.ReadFile(filepath.Join(archives, "images.lock"))
 	if err != nil {
@@ -79,7 +79,6 @@ func TestBoxed(t *testing.T) {
 }
 
 // TestSandboxQueue runs sandboxQueue on one process and on one process per service.
-// TestComposeConfigured runs it on compose.
 func TestSandboxQueue(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func slowSite(t testing.TB) (site *httptest.Server, reached, release chan struct
 }
 
 // TestHeldEgress runs heldEgress on one process, and with one process per service, two
-// session-runners and two egress-brokers. TestComposeConfigured runs it on compose.
+// session-runners and two egress-brokers.
 func TestHeldEgress(t *testing.T) {
 	images, _ := shellImages(t, filepath.Join(fetchPack(t, ""), "fetch"))
 	for name, start := range harness.Topologies {

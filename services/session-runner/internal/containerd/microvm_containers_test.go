@@ -74,9 +74,9 @@ func TestMicroVM(t *testing.T) {
 	}
 }
 
-// TestOthers shows that the containers which an instance left are listed and removed by
-// another instance of the mesh, and that no container is removed that was created after
-// they were listed or is in the namespace of another mesh.
+// TestOthers shows that the containers which an instance left, and a shim that containerd
+// does not know, are listed and removed by another instance of the mesh, and that no container
+// is removed that was created after they were listed or is in the namespace of another mesh.
 func TestOthers(t *testing.T) {
 	d, p := startDaemon(t), probe(t)
 	open := func(mesh, instance string) *Runner {
@@ -93,6 +93,7 @@ func TestOthers(t *testing.T) {
 	gone, mine, foreign := open("mesh-a-", "one"), open("mesh-a-", "two"), open("mesh-b-", "one")
 	gone.stop() // as a kill does: nothing is removed
 	gone.swept.Wait()
+	startShim(t, d.socket, "mesh-a-one", "sandbox-LOST")
 	var remains []Remains
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // the container of the run is removed in the background
 		var err error
@@ -109,6 +110,12 @@ func TestOthers(t *testing.T) {
 	}
 	if err := remains[0].Remove(); err != nil {
 		t.Error(err)
+	}
+	for _, s := range shims(d.socket, "mesh-a-one") {
+		if s.id == "sandbox-LOST" {
+			t.Error("a shim that containerd does not know is left")
+		}
+		_ = s.file.Close()
 	}
 	if got := d.containers(t, "mesh-a-one"); len(got) != 1 || !later.alive() {
 		t.Errorf("the container that was created since: %v, alive %v", got, later.alive())

@@ -250,16 +250,17 @@ func (s *Store) copyFrom(ctx, there context.Context, root v1.Descriptor) error {
 	return err
 }
 
-// Remains are the containers, tasks and temporary snapshots in the namespace of
+// Remains are the containers, tasks, temporary snapshots and shims in the namespace of
 // another instance.
 type Remains struct {
 	Namespace string
 	r         *Runner
-	ids       []string // of containers, tasks and temporary snapshots
+	ids       []string // of containers, tasks, temporary snapshots, and containers of shims
 }
 
 // Others returns, for each namespace of another instance of the mesh, the containers,
-// tasks and temporary snapshots in it. It omits namespaces without any. The instance may
+// tasks and temporary snapshots in it, and the shims that this process sees. It omits
+// namespaces without any. The instance may
 // still run; the caller must check that before it calls Remove.
 func Others(r *Runner) ([]Remains, error) {
 	ctx := r.ctx(context.Background())
@@ -276,6 +277,10 @@ func Others(r *Runner) ([]Remains, error) {
 		ids, err := parts(other.ctx(context.Background()), other)
 		if err != nil {
 			return nil, err
+		}
+		for _, s := range shims(r.socket, ns) { // containerd may not know them
+			ids = append(ids, s.id)
+			_ = s.file.Close()
 		}
 		if len(ids) > 0 {
 			out = append(out, Remains{ns, r, ids})

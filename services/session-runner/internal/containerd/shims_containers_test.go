@@ -12,6 +12,29 @@ import (
 	"time"
 )
 
+// startShim starts a shim that containerd does not know.
+func startShim(t *testing.T, socket, ns, id string) {
+	t.Helper()
+	bundle := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), []byte(`{"ociVersion":"1.0.2"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logs := filepath.Join(bundle, "log") // the shim needs a reader
+	if err := syscall.Mkfifo(logs, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(logs, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reader.Close() })
+	cmd := exec.Command("containerd-shim-runc-v2", "-namespace", ns, "-address", socket, "-publish-binary", "/bin/true", "-id", id, "start")
+	cmd.Dir, cmd.Env = bundle, append(os.Environ(), "TTRPC_ADDRESS="+socket+".ttrpc")
+	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "unix://") {
+		t.Fatalf("%v %s", err, out)
+	}
+}
+
 // TestLostShims shows that a sweep kills a shim of which containerd has no task, as a killed
 // containerd leaves it, and does not kill a shim of another namespace or daemon, or the shims
 // of runs.
@@ -22,27 +45,7 @@ func TestLostShims(t *testing.T) {
 		t.Fatal(err)
 	}
 	filled(t, r, 1)
-	start := func(socket, ns, id string) {
-		t.Helper()
-		bundle := t.TempDir()
-		if err := os.WriteFile(filepath.Join(bundle, "config.json"), []byte(`{"ociVersion":"1.0.2"}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		logs := filepath.Join(bundle, "log") // the shim needs a reader
-		if err := syscall.Mkfifo(logs, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		reader, err := os.OpenFile(logs, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = reader.Close() })
-		cmd := exec.Command("containerd-shim-runc-v2", "-namespace", ns, "-address", socket, "-publish-binary", "/bin/true", "-id", id, "start")
-		cmd.Dir, cmd.Env = bundle, append(os.Environ(), "TTRPC_ADDRESS="+socket+".ttrpc")
-		if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), "unix://") {
-			t.Fatalf("%v %s", err, out)
-		}
-	}
+	start := func(socket, ns, id string) { t.Helper(); startShim(t, socket, ns, id) }
 	count := func(socket, ns string) (ids []string) {
 		for _, s := range shims(socket, ns) {
 			ids = append(ids, s.id)
