@@ -190,12 +190,13 @@ const ModelsEgress = 16 << 10
 // id: the member store of the request is not false.
 func (a *Args) Stored() bool { return gjson.GetBytes(a.Params, "store").Raw != "false" }
 
-// Known reports whether the cache, the capture mode and the model have values that
-// Schema permits, which decoding does not check.
+// Known reports whether the cache, the capture mode, the model and the params have values
+// that Schema permits, which decoding does not check.
 func (a *Args) Known() bool {
-	return (a.Cache == "" || a.Cache == "use") && a.Model != "" && slices.Contains([]string{CapturePlain, CaptureEncrypted, CaptureHashed, CaptureOff}, a.Capture)
+	return len(a.Params) > 0 && a.Params[0] == '{' && (a.Cache == "" || a.Cache == "use") && a.Model != "" && slices.Contains([]string{CapturePlain, CaptureEncrypted, CaptureHashed, CaptureOff}, a.Capture)
 }
 
 // Schema is the JSON Schema of Args, in canonical form. Decoding into Args checks the
-// members and their types; Known checks the values of cache, capture and model.
+// members and their types, except that of params; Known checks params and the values of
+// cache, capture and model. Decoding also rejects an optional member that is empty.
 const Schema = `{"additionalProperties":false,"properties":{"answers":{"type":"integer"},"beta":{"items":{"type":"string"},"type":"array"},"body":{"type":"string"},"bytes":{"type":"integer"},"cache":{"enum":["use"]},"capture":{"enum":["plain","encrypted","hashed","off"]},"digest":{"type":"string"},"fields":{"items":{"type":"string"},"type":"array"},"history":{"type":"integer"},"hold_input":{"type":"integer"},"hold_tokens":{"type":"integer"},"images":{"type":"integer"},"messages":{"type":"integer"},"model":{"minLength":1,"type":"string"},"params":{"additionalProperties":true,"type":"object"},"previous":{"type":"string"},"references":{"items":{"type":"string"},"type":"array"},"stream":{"type":"boolean"},"stream_usage":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"},"unbounded":{"type":"boolean"},"whole":{"type":"boolean"}},"required":["body","bytes","capture","fields","hold_input","hold_tokens","messages","model","params","tools"],"type":"object"}`

@@ -45,11 +45,11 @@ func New(log eventlog.Log, keys guard.KeyAt, tenants Tenants, now func() time.Ti
 	return &Checker{Log: log, Keys: keys, Tenants: tenants, Now: now, histories: lru.Cache[outcome.History]{Max: MaxHistories, Epoch: epoch}}
 }
 
-// Allowed returns the decision at the ledger sequence at, if that is the event by which
-// policy allowed the call of the request e to the executor. seq is the sequence of the
-// request. Otherwise, or if the data are malformed, it returns nil. It does not verify the
-// decision. It reads one entry, whatever the length of the session. An error means that the
-// ledger could not be read.
+// Allowed returns the data of the event at the ledger sequence at, if by that event policy
+// allowed the call of the request e to the executor, and if at is before seq, the sequence
+// of the request. Otherwise, or if the data are malformed, it returns nil. It does not
+// verify the decision. It reads one entry, whatever the length of the session. An error
+// means that the ledger could not be read.
 func (c *Checker) Allowed(ctx context.Context, e *contract.Event, executor string, at, seq uint64) (*contract.Allowed, error) {
 	if at < 1 || at >= seq {
 		return nil, nil

@@ -7,7 +7,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
-// declaresEgress reports whether the tool may make requests through the egress-broker.
+// declaresEgress reports whether the tool declares hosts or rules for requests through the
+// egress-broker.
 func declaresEgress(t *contract.Tool) bool { return len(t.Egress) > 0 || len(t.EgressRules) > 0 }
 
 // forbidsEgress reports whether the ceilings permit no request to a host that

@@ -64,7 +64,7 @@ func activatePolicy(ctx context.Context, c *env, rest []string, o *activateOptio
 // or else the current one in the catalog.
 func approveTool(ctx context.Context, c *env, rest []string) error {
 	kind, digest := rest[0], ""
-	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // the name of a tool; policy's own kinds are treated as such names too, because their documents cannot change and need no approval
+	if k, ok := services.KindOf(kind); !ok || k.Scope == "" || k.Prefix == services.Policy { // no kind of a call, so it is the name of a tool; a kind with the prefix policy is taken as a name too, because the documents of policy's tools cannot change and need no approval
 		kind = "tool." + kind
 	}
 	if len(rest) == 2 {

@@ -109,7 +109,7 @@ var naming = []struct {
 	{"call", "GET", "/api/v1/calls/ID", "", "", 404},
 	{"waiting", "GET", "/api/v1/calls/ID", "", "", 404},
 	{"waiting", "GET", "/api/v1/approvals/ID", "", "", 404},
-	{"waiting", "POST", "/api/v1/approvals/ID/votes", `{"vote":"grant","reason":"x"}`, "", 200}, // policy denies the call
+	{"waiting", "POST", "/api/v1/approvals/ID/votes", `{"vote":"grant","reason":"x"}`, "", 200}, // in a mesh with a policy, 403: the call is denied
 	{"decided", "POST", "/api/v1/decide", `{"call_id":"ID"}`, "", 404},
 	{"intent", "POST", "/api/v1/intents/ID/outcome", `{"args_digest":"sha256:x","status":"succeeded"}`, "", 404},
 	{"response", "GET", "/v1/responses/ID", "", "", 404},
@@ -122,7 +122,7 @@ var naming = []struct {
 	{"session", "GET", "/api/v1/search?session=ID", "", "", 404},
 	{"session", "GET", "/api/v1/events?session=ID", "", "", 200}, // an empty list
 	{"session", "POST", "/api/v1/evidence/export", `{"session_id":"ID"}`, "", 404},
-	{"session", "POST", "/api/v1/calls", `{"kind":"tool.a"}`, "X-Binnacle-Session: ID", 200}, // policy denies the call
+	{"session", "POST", "/api/v1/calls", `{"kind":"tool.a"}`, "X-Binnacle-Session: ID", 200}, // in a mesh with a policy, 403: the call is denied
 	{"session", "POST", "/api/v1/judgements", `{"session":"ID","rubric":"x"}`, "", 200},
 	{"call", "POST", "/api/v1/calls", `{"kind":"tool.a","args":{"text":"see ID"}}`, "", 200},
 	{"session", "POST", "/api/v1/calls", `{"kind":"tool.a","args":{"text":"see ID"}}`, "", 200},

@@ -182,8 +182,8 @@ func Verify(public ed25519.PublicKey, raw string) (*Claims, error) {
 	return &c, check(&c)
 }
 
-// check returns an error unless the claims name a tenant, an id, a time of issue and a
-// subject, which the tokens for devices and states need not have. It sets a missing
+// check returns an error unless the claims name a tenant, a time of issue, an id of at most
+// 128 bytes and, except in a token for a device or a state, a subject. It sets a missing
 // client to "-".
 func check(c *Claims) error {
 	if !contract.Token(c.Tenant) {

@@ -144,8 +144,8 @@ func (e *exchange) authorize(path string) error {
 	return nil
 }
 
-// transport returns the transport for the request. Plain HTTP with a credential has one of its
-// own, so that it uses no connection that was dialled without the stricter check.
+// transport returns the transport for the request. Plain HTTP with a credential has a
+// transport of its own, so that it uses only connections that dialConfigured has opened.
 func (e *exchange) transport() *http.Transport {
 	if e.header != "" && e.mode == netrule.HTTP {
 		return e.p.configured
