@@ -45,6 +45,9 @@ func TestQueries(t *testing.T) {
 	if out, err := m.CLIStdin("a value", "secret", "put", "for-queries"); err != nil {
 		t.Fatal(out, err)
 	}
+	if r, err := m.DoHeader(t.Context(), "POST", "/api/v1/secrets", `{"name":"for-queries","value":"another"}`, map[string]string{"Idempotency-Key": "queries"}); err != nil || r.Status != http.StatusOK {
+		t.Fatal(r, err)
+	}
 	cli(t, m, "key", "create", "queries", "--actor", "admin", "--scope", "llm:call")
 	cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"admin","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
 	waiting := postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.noop","args":{"waits":true}}`, http.StatusAccepted)

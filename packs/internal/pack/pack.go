@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 )
 
@@ -103,16 +104,21 @@ func typed(err error) *Error {
 	return Fail(HandlerFailed, "%v", err)
 }
 
-// Bytes decodes an argument in base64. pointer is its JSON pointer. It returns an error if
-// the argument is not base64, or if it has more than limit bytes; because the size is
-// calculated from the length of the base64, up to two bytes more may be accepted.
+// Bytes decodes an argument in base64, which may contain line breaks. pointer is its JSON
+// pointer. It returns an error if the argument is not base64, or if it has more than limit
+// bytes.
 func Bytes(pointer, b64 string, limit int) ([]byte, error) {
-	if base64.StdEncoding.DecodedLen(len(b64)) > limit+2 {
-		return nil, Invalid(pointer, "more than %d bytes", limit)
+	tooLong := Invalid(pointer, "more than %d bytes", limit)
+	breaks := strings.Count(b64, "\n") + strings.Count(b64, "\r")
+	if base64.StdEncoding.DecodedLen(len(b64)-breaks) > limit+2 { // with up to two bytes of padding
+		return nil, tooLong
 	}
 	b, err := base64.StdEncoding.DecodeString(b64)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, Invalid(pointer, "not base64: %v", err)
+	case len(b) > limit:
+		return nil, tooLong
 	}
 	return b, nil
 }

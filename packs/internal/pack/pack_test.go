@@ -49,11 +49,15 @@ func TestRun(t *testing.T) {
 // TestBytes checks which sizes of an argument are accepted, and the error for one that is
 // not base64.
 func TestBytes(t *testing.T) {
-	for n, want := range map[int]bool{0: true, 9: true, 10: true, 14: false} {
+	for n, want := range map[int]bool{0: true, 9: true, 10: true, 11: false, 12: false, 14: false} {
 		b, err := Bytes("/x", base64.StdEncoding.EncodeToString(make([]byte, n)), 10)
 		if (err == nil) != want || err == nil && len(b) != n {
 			t.Errorf("%d bytes of at most 10: %d (%v)", n, len(b), err)
 		}
+	}
+	broken := "YQ\r\n==" + strings.Repeat("\n", 40)
+	if b, err := Bytes("/x", broken, 1); err != nil || string(b) != "a" {
+		t.Errorf("with line breaks: %q (%v)", b, err)
 	}
 	_, err := Bytes("/x", "a*==", 10)
 	var e *Error

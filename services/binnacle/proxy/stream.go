@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
@@ -38,11 +37,12 @@ func (p *Proxy) stream(w http.ResponseWriter, resp *http.Response, ask *asker, c
 }
 
 type stream struct {
-	w    http.ResponseWriter
-	rc   *http.ResponseController
-	ask  *asker
-	held map[int]*held // held tool calls, by index of the choice
-	size int
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	ask   *asker
+	held  map[int]*held // held tool calls, by index of the choice
+	size  int           // bytes of all tool calls of the response
+	calls int           // number of held tool calls, of all choices
 }
 
 // held collects the tool calls of one choice. order lists their indexes in order of
@@ -142,6 +142,7 @@ func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err err
 		return true, nil
 	}
 	delete(s.held, index)
+	s.calls -= len(h.order)
 	var calls []*toolCall
 	for _, i := range h.order {
 		calls = append(calls, h.calls[i])
@@ -155,7 +156,7 @@ func (s *stream) choice(ctx context.Context, doc, c *object) (keep bool, err err
 }
 
 // hold adds a delta to the held tool call with the delta's index, or with index 0 if the
-// delta has none. It returns an error if the choice has too many tool calls, or if the
+// delta has none. It returns an error if more than maxCalls tool calls are held, or if the
 // tool calls of the whole response have more than maxHeld bytes.
 func (s *stream) hold(choice int, f *fields) error {
 	h := s.held[choice]
@@ -173,7 +174,7 @@ func (s *stream) hold(choice int, f *fields) error {
 	}
 	t := h.calls[i]
 	if t == nil {
-		if len(h.order) > maxCalls {
+		if s.calls++; s.calls > maxCalls {
 			return fmt.Errorf("it holds more than %d tool calls", maxCalls)
 		}
 		h.order, h.calls[i] = append(h.order, i), f.whole()
@@ -224,7 +225,7 @@ var errUpstreamCut = errors.New("the upstream broke the stream off")
 func events(r io.Reader, each func([]byte) error) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), maxHeld)
-	sc.Split(lines)
+	sc.Split(lines())
 	var data []byte
 	some := false
 	for sc.Scan() {
@@ -252,27 +253,35 @@ func events(r io.Reader, each func([]byte) error) error {
 	}
 	if err := sc.Err(); err != nil {
 		if errors.Is(err, bufio.ErrTooLong) {
-			return err
+			return fmt.Errorf("one line holds %d bytes or more", maxHeld)
 		}
 		return errUpstreamCut
 	}
 	return nil // the standard drops an event without a final empty line
 }
 
-// lines is a bufio.SplitFunc that splits at \n, \r and \r\n.
-func lines(b []byte, end bool) (int, []byte, error) {
-	i := slices.IndexFunc(b, func(c byte) bool { return c == '\n' || c == '\r' })
-	switch {
-	case i < 0 && end && len(b) > 0:
-		return len(b), b, nil
-	case i < 0:
-		return 0, nil, nil
-	case b[i] == '\n':
-		return i + 1, b[:i], nil
-	case i+1 < len(b) && b[i+1] == '\n':
-		return i + 2, b[:i], nil
-	case i+1 < len(b) || end:
+// lines returns a bufio.SplitFunc that splits at \n, \r and \r\n. It does not search the
+// bytes of an incomplete line again when more bytes of the line have arrived.
+func lines() bufio.SplitFunc {
+	searched := 0 // bytes at the beginning of b that contain no end of a line
+	return func(b []byte, end bool) (int, []byte, error) {
+		i := bytes.IndexAny(b[min(searched, len(b)):], "\r\n")
+		if i < 0 {
+			if searched = len(b); end && len(b) > 0 {
+				searched = 0
+				return len(b), b, nil
+			}
+			return 0, nil, nil
+		}
+		i += searched
+		if b[i] == '\r' && i+1 == len(b) && !end { // may be the first half of \r\n
+			searched = i
+			return 0, nil, nil
+		}
+		searched = 0
+		if b[i] == '\r' && i+1 < len(b) && b[i+1] == '\n' {
+			return i + 2, b[:i], nil
+		}
 		return i + 1, b[:i], nil
 	}
-	return 0, nil, nil // a \r at the end of the buffer may be the first half of \r\n
 }

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,6 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/running"
@@ -110,6 +112,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	env.ReportWork(requests.Consumer("vault-broker"))
 	s.serveContentKeys()
+	(&macs{of: s.key.Open, kek: s.KEK, counts: lru.Cache[*atomic.Int64]{Max: maxMACCalls}}).serve(env.Box)
 	x := execute.New(env, 16, tools(), func(ctx context.Context, w *execute.Work) execute.Result {
 		if w.Call.Kind == putTool.Kind {
 			return s.put(ctx, w)

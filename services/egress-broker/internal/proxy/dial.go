@@ -23,8 +23,9 @@ func (f *failure) Error() string { return fmt.Sprintf("%s: %v", f.reason, f.err)
 func (f *failure) Unwrap() error { return f.err }
 
 // dial opens a connection to a host and port. It resolves the host once, checks every
-// address, and dials only the addresses that it has checked, so that a later DNS response has
-// no effect (DNS rebinding). If one address is blocked, dial fails.
+// address, and dials the first maxDials of the addresses that it has checked, one after the
+// other, so that a later DNS response has no effect (DNS rebinding). If one address is
+// blocked, dial fails.
 func (p *Proxy) dial(ctx context.Context, _, hostPort string) (net.Conn, error) {
 	return p.dialChecked(ctx, hostPort, p.cfg.Addresses.Check)
 }
@@ -58,7 +59,11 @@ func (p *Proxy) dialChecked(ctx context.Context, hostPort string, check func(net
 		}
 	}
 	var errs []error
-	for _, a := range addrs {
+	for i, a := range addrs {
+		if i == maxDials {
+			errs = append(errs, fmt.Errorf("%d further address(es) of %s not tried", len(addrs)-i, host))
+			break
+		}
 		c, err := p.dialAddr(ctx, netip.AddrPortFrom(a, uint16(port)))
 		if err == nil {
 			return c, nil
@@ -77,10 +82,11 @@ func (p *Proxy) dialAddr(ctx context.Context, a netip.AddrPort) (net.Conn, error
 	return p.cfg.Dial(ctx, "tcp", a.String())
 }
 
-// maxAddrs is the maximum number of addresses of a name that dial checks and tries. It
-// ignores the others.
-const maxAddrs = 8
+// maxDials is the maximum number of addresses of a name that dial tries. It checks all of
+// them.
+const maxDials = 8
 
+// resolve returns all addresses of a host, each once.
 func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Limits.Connect)
 	defer cancel()
@@ -97,7 +103,7 @@ func (p *Proxy) resolve(ctx context.Context, host string) ([]netip.Addr, error) 
 	if len(addrs) == 0 {
 		return nil, errors.New("no address")
 	}
-	return addrs[:min(len(addrs), maxAddrs)], nil
+	return addrs, nil
 }
 
 // authorityOf returns host and port as in a URL.

@@ -4,8 +4,10 @@ package secrets
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,15 +19,18 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
+	"github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -87,22 +92,28 @@ func (s *API) Put(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.values.hold(r.ID, heldValue{tenant: r.Tenant, session: r.Session, sealed: sealed}); err != nil {
+	held := heldKey{call: r.ID}
+	if r.IdemKey != "" {
+		if held.mac, err = s.identify(c.Request().Context(), &r, req.Name, sealed); err != nil {
+			return err
+		}
+	}
+	if err := s.values.hold(held, heldValue{tenant: r.Tenant, sessions: []string{r.Session}, sealed: sealed}); err != nil {
 		return apierr.Unavailable(err.Error())
 	}
 	out, output, err := s.Calls.Run(c, r)
 	var esc *apierr.Escalation
 	switch {
 	case out != nil: // the call has ended
-		s.values.drop(r.ID)
+		s.values.drop(held)
 	case errors.As(err, &esc): // the value is held until it is fetched, or until one minute after the end of the time to vote
 		if until, bad := contract.ParseTime(esc.Doc.Expires); bad == nil {
-			s.values.until(r.ID, until.Add(time.Minute))
+			s.values.until(held, until.Add(time.Minute))
 		}
-		s.values.leave(r.ID)
+		s.values.leave(held)
 		return calls.Accepted(c, r, esc)
 	default:
-		s.values.leave(r.ID)
+		s.values.leave(held)
 	}
 	if err != nil {
 		return err
@@ -110,23 +121,56 @@ func (s *API) Put(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, output)
 }
 
+// identify adds a document with the MAC of the value to the proposal of a call with an
+// Idempotency-Key, and returns the MAC. A repeated request with another value thus differs
+// from the first one (see calls.Runner.Before), whichever gateway receives it. The key of
+// the MAC is the vault-broker's, because the ledger must not help to guess a value. The
+// error is 503 if the vault-broker does not respond, and that of calls.Conflict after too
+// many requests under one key.
+func (s *API) identify(ctx context.Context, r *propose.Request, name string, sealed []byte) (mac string, err error) {
+	got, err := rpc.Do(ctx, s.Calls.Maker.Queries.In(r.Tenant).Client, vaultbroker.ValueMacQuery, vaultbroker.ValueMacRequest{CallID: r.ID, Name: name, Sealed: sealed})
+	switch {
+	case rpc.CodeOf(err) == contract.CodeDenied:
+		return "", calls.Conflict(*r, "too many requests were sent under this key; use a new one")
+	case err != nil:
+		return "", queries.Error("vault-broker", err)
+	}
+	doc, err := json.Marshal(valueIdentity{got.Value})
+	if err != nil {
+		return "", err
+	}
+	content, err := s.Calls.Blobs.In(r.Tenant).Commit(ctx, doc, "application/json")
+	if err != nil {
+		return "", err
+	}
+	r.Body = &propose.Body{Content: content}
+	return got.Value, nil
+}
+
 // heldValues holds sealed values of secrets until they are fetched or expire, until
 // their calls end, or until no request waits any more (see leave). A value is sent to
 // the vault-broker only once the ledger contains the event that allows its call.
 type heldValues struct {
 	mu   sync.Mutex
-	by   map[string]heldValue // by call id
-	room fair.Room            // number of the values in by, by tenant
+	by   map[heldKey]heldValue
+	room fair.Room // number of the values in by, by tenant
+}
+
+// heldKey identifies a held value. Requests with different values may arrive under one
+// Idempotency-Key at the same time; the ledger determines whose call it is.
+type heldKey struct {
+	call string // id of the call
+	mac  string // of the value if the call has an Idempotency-Key; see API.identify
 }
 
 // heldValue is the sealed value of one call, and the time at which it expires.
 type heldValue struct {
 	tenant    string
-	session   string
+	sessions  []string // of the requests with the value, one of which is the call's
 	sealed    []byte
 	until     time.Time
 	escalated bool // held until it expires, whether or not a request waits
-	requests  int  // requests under the call's id that wait for its outcome
+	requests  int  // requests with the value that wait for the call's outcome
 }
 
 const (
@@ -134,83 +178,99 @@ const (
 	holdValue     = 15 * time.Minute
 )
 
-// hold stores the value of a call for a request, unless a value of that call is held
-// already for another request. At most maxHeldValues are held, which fair.Room divides
+// hold stores the value of a call for a request, with the request's session, unless the
+// same value of that call is held already for another request; it then adds the session. At most maxHeldValues are held, which fair.Room divides
 // among the tenants; hold returns an error if the tenant of v may not hold one more. If
 // the error is nil, the request must later call drop or leave.
-func (h *heldValues) hold(call string, v heldValue) error {
+func (h *heldValues) hold(key heldKey, v heldValue) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	for call, v := range h.by {
+	for key, v := range h.by {
 		if now.After(v.until) {
-			h.remove(call)
+			h.remove(key)
 		}
 	}
-	if first, held := h.by[call]; held {
+	if first, held := h.by[key]; held {
 		first.requests++
-		h.by[call] = first
+		if !slices.Contains(first.sessions, v.sessions[0]) {
+			first.sessions = append(first.sessions, v.sessions...)
+		}
+		h.by[key] = first
 		return nil
 	}
 	if !h.room.Take(v.tenant, 1, maxHeldValues) {
 		return errors.New("this gateway holds too many values of undecided calls; try again when some calls are decided")
 	}
 	if h.by == nil {
-		h.by = map[string]heldValue{}
+		h.by = map[heldKey]heldValue{}
 	}
 	v.until, v.requests = now.Add(holdValue), 1
-	h.by[call] = v
+	h.by[key] = v
 	return nil
 }
 
 // leave ends the wait of a request whose call may still need the value. The value is
 // dropped if no other request waits and the call was not escalated.
-func (h *heldValues) leave(call string) {
+func (h *heldValues) leave(key heldKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	v, ok := h.by[call]
+	v, ok := h.by[key]
 	if !ok {
 		return
 	}
 	if v.requests--; v.requests < 1 && !v.escalated {
-		h.remove(call)
+		h.remove(key)
 		return
 	}
-	h.by[call] = v
+	h.by[key] = v
 }
 
-// drop drops the value of a call that has ended or whose value was fetched.
-func (h *heldValues) drop(call string) {
+// drop drops a value whose call has ended or that was fetched.
+func (h *heldValues) drop(key heldKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.remove(call)
+	h.remove(key)
 }
 
-// remove removes the value of a call, if it is held. The caller holds mu.
-func (h *heldValues) remove(call string) {
-	if v, ok := h.by[call]; ok {
-		delete(h.by, call)
+// remove removes a value, if it is held. The caller holds mu.
+func (h *heldValues) remove(key heldKey) {
+	if v, ok := h.by[key]; ok {
+		delete(h.by, key)
 		h.room.Give(v.tenant, 1)
 	}
 }
 
 // until marks the call of a held value as escalated, and sets the time at which the
 // value expires.
-func (h *heldValues) until(call string, t time.Time) {
+func (h *heldValues) until(key heldKey, t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v, ok := h.by[call]; ok {
+	if v, ok := h.by[key]; ok {
 		v.until, v.escalated = t, true
-		h.by[call] = v
+		h.by[key] = v
 	}
 }
 
-// get returns the value of a call, and reports whether it is held and has not expired.
-func (h *heldValues) get(call string) (heldValue, bool) {
+// get returns a value, and reports whether it is held and has not expired.
+func (h *heldValues) get(key heldKey) (heldValue, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	v, ok := h.by[call]
+	v, ok := h.by[key]
 	return v, ok && time.Now().Before(v.until)
+}
+
+// sessions returns the sessions of the requests under a call's id in a tenant, sorted.
+func (h *heldValues) sessions(tenant, call string) (out []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for key, v := range h.by {
+		if key.call == call && v.tenant == tenant {
+			out = append(out, v.sessions...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Serve serves the query by which the vault-broker fetches a held value, which is then
@@ -219,25 +279,59 @@ func (h *heldValues) get(call string) (heldValue, bool) {
 // cannot be read.
 func (s *API) Serve() {
 	rpc.Serve(&rpc.Server{Box: s.Box}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
-		v, ok := s.values.get(q.CallID)
-		if !ok || v.tenant != transient.Tenant(ctx) {
-			return nil, rpc.Errorf(contract.CodeNotFound, "no value is held for call %s", q.CallID)
+		tenant, missing := transient.Tenant(ctx), rpc.Errorf(contract.CodeNotFound, "no value is held for call %s", q.CallID)
+		sessions := s.values.sessions(tenant, q.CallID)
+		if len(sessions) == 0 {
+			return nil, missing
 		}
-		if ok, err := s.allowed(ctx, q.CallID, &v); err != nil || !ok {
+		mac, err := s.allowed(ctx, tenant, q.CallID, sessions)
+		if err != nil {
 			return nil, errors.Join(rpc.Errorf(contract.CodeDenied, "the call is not allowed"), err)
 		}
-		s.values.drop(q.CallID)
+		key := heldKey{q.CallID, mac}
+		v, ok := s.values.get(key)
+		if !ok {
+			return nil, missing
+		}
+		s.values.drop(key)
 		return v.sealed, nil
 	})
 }
 
-// allowed reports whether the ledger contains the event by which policy allows the
-// vault-broker to execute the call of a held value.
-func (s *API) allowed(ctx context.Context, call string, v *heldValue) (bool, error) {
-	c := outcome.Call{Tenant: v.tenant, Session: v.session, ID: call, Executor: "vault-broker"}
-	_, _, err := c.Allowed(ctx, s.Ledger, 0)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return false, nil
+// allowed returns the MAC in the event by which policy allows the vault-broker to execute a
+// call in one of the sessions, or "" if that call has no Idempotency-Key. The error is
+// eventlog.ErrNotFound if the ledger contains no such event.
+func (s *API) allowed(ctx context.Context, tenant, call string, sessions []string) (mac string, err error) {
+	for _, session := range sessions {
+		c := outcome.Call{Tenant: tenant, Session: session, ID: call, Executor: "vault-broker"}
+		e, _, err := c.Allowed(ctx, s.Ledger, 0)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			continue
+		}
+		var a contract.Allowed
+		if err == nil {
+			err = contract.Decode(e.Data, &a)
+		}
+		if err != nil || a.Call.Body == nil {
+			return "", err
+		}
+		return s.macOf(ctx, tenant, &a.Call)
 	}
-	return err == nil, err
+	return "", eventlog.ErrNotFound
+}
+
+// valueIdentity is the document that identify adds to a proposal.
+type valueIdentity struct {
+	MAC string `json:"value_mac"`
+}
+
+// macOf returns the MAC of the value of a recorded call, from the call's body.
+func (s *API) macOf(ctx context.Context, tenant string, c *contract.Call) (string, error) {
+	raw, err := s.Calls.Blobs.In(tenant).Open(ctx, c.Body)
+	if err != nil {
+		return "", err
+	}
+	var doc valueIdentity
+	err = json.Unmarshal(raw, &doc)
+	return doc.MAC, err
 }

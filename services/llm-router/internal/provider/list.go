@@ -46,9 +46,12 @@ func (p *Provider) List(ctx context.Context, key string, sent *Egress) ([]string
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("GET /models: status %d", resp.StatusCode)
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxList))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxList+1))
 	if err != nil {
 		return nil, errors.New(scrub(err.Error(), key))
+	}
+	if len(body) > maxList {
+		return nil, fmt.Errorf("GET /models: the list has more than %d bytes", maxList)
 	}
 	return models(body)
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -53,7 +54,7 @@ func (t *withHeaders) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ct := res.Header.Get("Content-Type"); len(ct) < 17 || ct[:17] != "text/event-stream" {
+	if res.StatusCode/100 != 2 || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		res.Body = &limited{res.Body, maxBody}
 	} else {
 		res.Body = &counted{ReadCloser: res.Body, n: t.sent}

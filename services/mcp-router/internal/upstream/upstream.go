@@ -355,20 +355,27 @@ func (s *Server) connect(ctx context.Context, headers http.Header) (*session, er
 	h := &http.Client{Transport: &withHeaders{s.base, &x.headers, &x.sent}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	var t mcp.Transport = &mcp.StreamableClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxRetries: 2, MaxEventSize: maxBody}
 	if s.cfg.SSE {
-		t = &mcp.SSEClientTransport{Endpoint: s.cfg.URL, HTTPClient: h}
+		t = &mcp.SSEClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxEventSize: maxBody}
 	}
-	cs, err := s.client(x).Connect(ctx, t, nil)
+	// The stream of the transport SSE ends with the context of Connect, so that context must
+	// outlive ctx.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	inTime := context.AfterFunc(ctx, end)
+	cs, err := s.client(x).Connect(life, t, nil)
+	inTime()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
 		x.ClientSession, s.failed, s.until, s.last = cs, 0, time.Time{}, ""
 		go func() {
+			defer end()
 			_ = cs.Wait()
 			x.ended.Store(true)
 			close(x.over)
 		}()
 		return x, nil
 	}
+	end()
 	delay := min(firstDelay<<min(s.failed, 10), lastDelay)
 	s.failed, s.until, s.last = s.failed+1, time.Now().Add(delay), fmt.Sprintf("%.512s", err)
 	return nil, &Error{contract.CodeUpstreamUnreachable, "the server could not be reached: " + s.last, err}

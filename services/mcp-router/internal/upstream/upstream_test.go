@@ -3,10 +3,12 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +64,41 @@ func TestFaults(t *testing.T) {
 	is("a call within the pause", contract.CodeUpstreamUnreachable, call("nosuch"))
 	if got := s.Health(); got.Failures == 0 || got.Error == "" || got.Busy != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestMessageBound shows that sessions work over each transport, and that a message of a
+// server may not have more than maxBody bytes.
+func TestMessageBound(t *testing.T) {
+	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+	srv.AddTool(&mcp.Tool{Name: "fill", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		var args struct{ Bytes int }
+		err := json.Unmarshal(r.Params.Arguments, &args)
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("x", args.Bytes)}}}, err
+	})
+	of := func(*http.Request) *mcp.Server { return srv }
+	for name, c := range map[string]struct {
+		h   http.Handler
+		sse bool
+	}{
+		"streamable":          {mcp.NewStreamableHTTPHandler(of, nil), false},
+		"streamable, in JSON": {mcp.NewStreamableHTTPHandler(of, &mcp.StreamableHTTPOptions{JSONResponse: true}), false},
+		"SSE":                 {mcp.NewSSEHandler(of, nil), true},
+	} {
+		h := httptest.NewServer(c.h)
+		for size, want := range map[int]bool{1000: true, maxBody + 1: false} {
+			s := New(Config{URL: h.URL, SSE: c.sse, Concurrency: 1, Timeout: time.Minute, Version: "t"})
+			err := s.Do(t.Context(), "", http.Header{}, nil, func(ctx context.Context, x Session) error {
+				_, err := x.CallTool(ctx, &mcp.CallToolParams{Name: "fill", Arguments: map[string]int{"bytes": size}})
+				return err
+			})
+			if (err == nil) != want {
+				t.Errorf("%s: %d bytes: %v", name, size, err)
+			}
+			s.Close()
+		}
+		h.CloseClientConnections()
+		h.Close()
 	}
 }
 

@@ -63,15 +63,38 @@ func (k *KV) Put(ctx context.Context, owner, name string, value []byte, expect i
 		switch {
 		case expect != backend.Any && expect != newest:
 			return 0, backend.ErrConflict
-		case m != nil && destroyed(m): // check-and-set accepts a version after a destroyed one
+		case m != nil && destroyed(m, newest): // check-and-set accepts a version after a destroyed one
 			return 0, backend.ErrErased
 		}
 		version, err := k.put(ctx, owner, name, value, newest)
+		if err == nil && newest > 0 {
+			err = k.after(ctx, owner, name, newest, version)
+		}
 		if expect != backend.Any || !errors.Is(err, backend.ErrConflict) {
 			return version, err
 		}
 	}
 	return 0, backend.ErrConflict
+}
+
+// after returns backend.ErrErased, and destroys a version that was just stored, if the
+// version before it was destroyed meanwhile. Together with the repetition in Erase, a name
+// thus has no readable version after Erase, whichever of the two ends first. If the
+// versions cannot be read, the version may remain, and the error wraps
+// backend.ErrUnavailable.
+func (k *KV) after(ctx context.Context, owner, name string, before, version int) error {
+	m, err := k.metadata(ctx, owner, name)
+	if err != nil {
+		return fmt.Errorf("%w: the version was stored, but not compared with the erasure of its name: %w", backend.ErrUnavailable, err)
+	}
+	if !destroyed(m, before) {
+		return nil
+	}
+	err = k.do(ctx, func(ctx context.Context, kv *api.KVv2) error { return kv.Destroy(ctx, k.path(owner, name), []int{version}) })
+	if err != nil {
+		return err
+	}
+	return backend.ErrErased
 }
 
 func (k *KV) put(ctx context.Context, owner, name string, value []byte, expect int) (version int, err error) {
@@ -154,10 +177,10 @@ func (k *KV) metadata(ctx context.Context, owner, name string) (m *api.KVMetadat
 	return m, err
 }
 
-// destroyed reports whether the newest version was destroyed.
-func destroyed(m *api.KVMetadata) bool {
+// destroyed reports whether a version was destroyed.
+func destroyed(m *api.KVMetadata, version int) bool {
 	for _, v := range m.Versions {
-		if v.Version == m.CurrentVersion {
+		if v.Version == version {
 			return v.Destroyed
 		}
 	}
@@ -184,7 +207,7 @@ func (k *KV) each(ctx context.Context, owner, name string, op func(ctx context.C
 	if err != nil {
 		return err
 	}
-	if destroyed(m) {
+	if destroyed(m, m.CurrentVersion) {
 		return backend.ErrErased
 	}
 	var versions []int
@@ -211,15 +234,25 @@ func (k *KV) Restore(ctx context.Context, owner, name string) error {
 	})
 }
 
-// Erase implements backend.Backend.
+// Erase implements backend.Backend. It repeats the destruction until the newest version is
+// destroyed, because another writer may store a version meanwhile.
 func (k *KV) Erase(ctx context.Context, owner, name string) error {
-	err := k.each(ctx, owner, name, func(ctx context.Context, kv *api.KVv2, path string, versions []int) error {
+	for range maxRaces {
+		if err := k.destroy(ctx, owner, name); errors.Is(err, backend.ErrErased) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: other writers store versions of the name all the time", backend.ErrConflict)
+}
+
+// destroy destroys the versions of a name, or returns backend.ErrErased if the newest one is
+// destroyed.
+func (k *KV) destroy(ctx context.Context, owner, name string) error {
+	return k.each(ctx, owner, name, func(ctx context.Context, kv *api.KVv2, path string, versions []int) error {
 		return kv.Destroy(ctx, path, versions)
 	})
-	if errors.Is(err, backend.ErrErased) {
-		return nil
-	}
-	return err
 }
 
 // Names implements backend.Backend.

@@ -20,7 +20,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, b backend.Backend)
-	}{{"versions", versions}, {"check and set", checkAndSet}, {"delete and restore", deleteAndRestore}, {"erase", erase}, {"owners", owners}, {"bytes", anyBytes}, {"race", race}} {
+	}{{"versions", versions}, {"check and set", checkAndSet}, {"delete and restore", deleteAndRestore}, {"erase", erase}, {"owners", owners}, {"bytes", anyBytes}, {"race", race}, {"erase race", eraseRace}} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, b) })
 	}
 	t.Run("restart", func(t *testing.T) {
@@ -226,5 +226,29 @@ func race(t *testing.T, b backend.Backend) {
 	}
 	if got := text(t, b, "race", "k", 0); got != won[0] {
 		t.Errorf("the value is %q, the winner wrote %q", got, won[0])
+	}
+}
+
+// eraseRace checks that no version of a name can be read after an erasure during which
+// another writer stored versions, and that the writer then cannot store a further one.
+func eraseRace(t *testing.T, b backend.Backend) {
+	for round := range 40 {
+		name := fmt.Sprint("k-", round)
+		put(t, b, "erase-race", name, "first", 0)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for range 3 {
+				if _, err := b.Put(t.Context(), "erase-race", name, []byte("next"), backend.Any); err != nil && !errors.Is(err, backend.ErrErased) {
+					t.Errorf("a writer during an erasure: %v", err)
+				}
+			}
+		})
+		if err := b.Erase(t.Context(), "erase-race", name); err != nil {
+			t.Errorf("an erasure: %v", err)
+		}
+		wg.Wait()
+		if v, err := b.Get(t.Context(), "erase-race", name, 0); !errors.Is(err, backend.ErrErased) {
+			t.Fatalf("round %d: version %d can be read after the erasure: %v", round, v.Version, err)
+		}
 	}
 }
