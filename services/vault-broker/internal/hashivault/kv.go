@@ -90,7 +90,9 @@ func (k *KV) after(ctx context.Context, owner, name string, before, version int)
 	if !destroyed(m, before) {
 		return nil
 	}
-	err = k.do(ctx, func(ctx context.Context, kv *api.KVv2) error { return kv.Destroy(ctx, k.path(owner, name), []int{version}) })
+	err = k.do(ctx, func(ctx context.Context, kv *api.KVv2) error {
+		return kv.Destroy(ctx, k.path(owner, name), []int{version})
+	})
 	if err != nil {
 		return err
 	}
