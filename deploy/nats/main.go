@@ -44,7 +44,7 @@ func main() {
 	if ip := net.ParseIP(opts.Host); opts.TLSConfig == nil && !(ip.IsLoopback() || opts.Host == "localhost") {
 		s.Warnf("WITHOUT TLS BEYOND LOOPBACK: on %s, anyone who can read the network traffic can read what services send; provision with --nats-tls-cert and --nats-tls-key, or keep the network internal", opts.Host)
 	}
-	go heap.Adapt(context.Background(), heap.Garbage{Bytes: 64 << 20, Percent: 5}, heap.Garbage{Bytes: 192 << 20, Percent: 50})
+	go heap.Adapt(context.Background(), heap.Garbage{Bytes: 64 << 20, Percent: 5}, heap.Garbage{Bytes: 192 << 20, Percent: 35})
 	go reload(s, sync, opts.ConfigFile)
 	fail(server.Run(s))
 	for s.Running() && !s.ReadyForConnections(time.Second) { // a long ledger takes longer to be read

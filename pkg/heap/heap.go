@@ -23,7 +23,7 @@ type Garbage struct {
 func (g Garbage) of(live int64) int64 { return max(g.Bytes, live*int64(g.Percent)/100) }
 
 // Adapt sets the GC percentage and the memory limit every two seconds, until ctx is done.
-// The amount of garbage that causes a collection is what the program allocates in four
+// The amount of garbage that causes a collection is what the program allocates in three
 // seconds, but at least quiet and at most busy, and at most three times the live heap.
 // A program that reads large files through weak pointers, as the NATS server reads the
 // blocks of its store, reads them again after each collection, so that collections in
@@ -80,8 +80,8 @@ func percent(live, garbage int64) int { return int(min(100*garbage/live, 300)) }
 func limit(live, garbage int64) int64 { return max(480<<20, live+garbage+overhead(live)) }
 
 // overhead returns the memory that a program needs besides its live heap and its garbage:
-// five percent of the live heap, and 64 MiB.
-func overhead(live int64) int64 { return live/20 + 64<<20 }
+// five percent of the live heap, and 32 MiB.
+func overhead(live int64) int64 { return live/20 + 32<<20 }
 
 // containerLimit returns nine tenths of the memory limit in a file of the second version
 // of control groups, or the greatest number if the file contains no limit or is missing.
@@ -106,13 +106,13 @@ type adaptation struct {
 }
 
 // garbage returns the amount of garbage that may accumulate before a collection: what the
-// program allocates in two intervals, within the bounds quiet and busy and what a.most
-// leaves. It falls by at most a half at a time, because a program may pause. It must be
+// program allocates in one and a half intervals, within the bounds quiet and busy and what
+// a.most leaves. It falls by at most a half at a time, because a program may pause. It must be
 // called once in each interval.
 func (a *adaptation) garbage(u usage, quiet, busy Garbage) int64 {
 	least := quiet.of(u.live)
 	most := min(busy.of(u.live), a.most-u.live-overhead(u.live))
-	a.allowed = max(least, min(most, max(2*(u.allocated-a.last.allocated), a.allowed/2)))
+	a.allowed = max(least, min(most, max((u.allocated-a.last.allocated)*3/2, a.allowed/2)))
 	return a.allowed
 }
 

@@ -47,12 +47,12 @@ func TestGarbage(t *testing.T) {
 		wantPercent, wantHeld int64   // at the end
 	}{
 		"constant, small":        {constant, constant, 20, 0, []int64{0, 500}, []int64{160, 160}, 300, 480},
-		"constant, large":        {constant, constant, 1000, 0, []int64{0, 5000}, []int64{400, 400}, 40, 1514},
-		"follows allocations":    {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 0, []int64{0, 20, 100, 400, 0, 0, 0, 0}, []int64{64, 64, 200, 500, 250, 125, 64, 64}, 12, 653},
+		"constant, large":        {constant, constant, 1000, 0, []int64{0, 5000}, []int64{400, 400}, 40, 1482},
+		"follows allocations":    {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 0, []int64{0, 20, 100, 400, 0, 0, 0, 0}, []int64{64, 64, 150, 500, 250, 125, 64, 64}, 12, 621},
 		"a small heap is cheap":  {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 30, 0, []int64{400, 400}, []int64{96, 96}, 300, 480},
-		"a limited container":    {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 1000, []int64{0, 400}, []int64{64, 311}, 62, 900},
-		"a small container":      {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 600, []int64{0, 400}, []int64{64, 64}, 12, 653},
-		"a part of a large heap": {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 4000, 0, []int64{0, 3000}, []int64{200, 4000}, 100, 8264},
+		"a limited container":    {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 1000, []int64{0, 500}, []int64{64, 343}, 68, 900},
+		"a small container":      {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 500, 600, []int64{0, 400}, []int64{64, 64}, 12, 621},
+		"a part of a large heap": {Garbage{64 * mib, 5}, Garbage{96 * mib, 100}, 4000, 0, []int64{0, 3000}, []int64{200, 4000}, 100, 8232},
 	} {
 		a := adaptation{most: math.MaxInt64}
 		if k.container > 0 {
