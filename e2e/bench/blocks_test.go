@@ -52,6 +52,7 @@ func blocks(t *testing.T) {
 			of := fmt.Sprintf("%d sessions, blocks of %s", n, k.size)
 			s.each(t, "read the newest outcome of an old session, "+of, n, 0, read)
 			s.each(t, "read all of them again, "+of, n, 0, read)
+			s.each(t, "append to each of them, "+of, n, 0, s.append)
 			s.each(t, "append to an old session that was not read, "+of, n, n/lookUps/2, s.append)
 			s.each(t, "append to a new session, "+of, n, n, s.append)
 		})

@@ -22,7 +22,8 @@ var ledger = flag.String("ledger", "", "folder in which TestBench/sessions keeps
 // as many as -history if that is smaller. Each session has one call, whose events have
 // four subjects. The mesh is started twice: at the first start, every view is built from
 // what was written. The memory at the second one is that of the server in use: after the
-// first calls into old sessions, and after calls of 16 clients into new ones.
+// first calls into old sessions, after calls of 16 clients into new ones, and after calls
+// into old sessions of all blocks.
 func sessions(t *testing.T) {
 	n := min(*longest, 1_000_000)
 	o := harness.Options{Noop: true, Dir: *ledger, Within: time.Hour}
@@ -63,7 +64,6 @@ func inUse(t *testing.T, o harness.Options, n int) {
 	first := rand.IntN(max(n/far, 1))
 	firstCalls(t, fmt.Sprintf("first call into an old session near the others, %d sessions", n), 500, func(i int) string { return history.SessionName(first + i) }, noop)
 	firstCalls(t, fmt.Sprintf("first call into an old session far from the others, %d sessions", n), far, func(i int) string { return history.SessionName(first + i*(n/far)) }, noop)
-	firstCalls(t, fmt.Sprintf("first calls into old sessions chosen at random, %d sessions", n), 5000, func(int) string { return history.SessionName(rand.IntN(n)) }, noop)
 	_, rate, err := load(16, 5*span, func(i int) error {
 		_, err := post("http://"+m.Addr+"/api/v1/packs/noop", m.Token, fmt.Sprintf("s-use-%d-%d", i, time.Now().UnixNano()), []byte(`{"n":1}`))
 		return err
@@ -73,6 +73,10 @@ func inUse(t *testing.T, o harness.Options, n int) {
 	}
 	add(row{Name: fmt.Sprintf("governed no-op into new sessions, with %d sessions", n), Durability: "process", Clients: 16, PerSecond: rate, Value: memoryByProcess(t, m)})
 	memory("after these calls", budget)
+	firstCalls(t, fmt.Sprintf("first calls into old sessions chosen at random, %d sessions", n), 5000, func(int) string { return history.SessionName(rand.IntN(n)) }, noop)
+	memory("after calls in all blocks", "")
+	time.Sleep(settled)
+	memory("some minutes later", budget)
 }
 
 // served starts one process per service and reports the time until the mesh is ready, the

@@ -12,8 +12,8 @@ import (
 // there is no limit.
 //
 // If one tenant has queued requests, and other tenants send requests but have none
-// queued, the tenant with the queue pauses after each request for as long as the request
-// ran. Without the pauses, each request of the others would compete with one of its
+// queued, the tenant with the queue pauses after each request for three times as long as the
+// request ran. Without the pauses, each request of the others would compete with one of its
 // requests.
 //
 // The fields are set before the first use. It is safe for concurrent use.
@@ -40,6 +40,8 @@ const (
 	// pauses is the time since the last request of another tenant within which a tenant
 	// with queued requests pauses after each of its requests.
 	pauses = time.Second
+	// rest is the length of such a pause, in multiples of the time that the request ran.
+	rest = 3
 )
 
 // Enter waits until a request of an owner, who belongs to the tenant, may run, and returns
@@ -109,8 +111,8 @@ func (t *Turns) hold(tenant string) {
 }
 
 // until returns a function that ends a request of a tenant, whose place is taken already.
-// The function releases the place, at once or, if the tenant pauses, after a pause as
-// long as the request ran. In any case the place is released t.Hold after until was
+// The function releases the place, at once or, if the tenant pauses, after a pause of rest
+// times as long as the request ran. In any case the place is released t.Hold after until was
 // called, even if the function is not called.
 func (t *Turns) until(tenant string) (leave func()) {
 	began := time.Now()
@@ -119,7 +121,7 @@ func (t *Turns) until(tenant string) (leave func()) {
 	timer := time.AfterFunc(t.Hold, release)
 	return func() {
 		if now := time.Now(); t.pause(tenant, now) {
-			timer.Reset(min(now.Sub(began), began.Add(t.Hold).Sub(now)))
+			timer.Reset(min(rest*now.Sub(began), began.Add(t.Hold).Sub(now)))
 			return
 		}
 		timer.Stop()

@@ -151,8 +151,8 @@ func TestTurnsPause(t *testing.T) {
 		}
 		time.Sleep(took)
 		enter()
-		if got := rate(40); got < 19 || got > 21 {
-			t.Errorf("%d calls beside a quiet tenant, want half of 40", got)
+		if got := rate(40); got < 9 || got > 11 {
+			t.Errorf("%d calls beside a quiet tenant, want a quarter of 40", got)
 		}
 		time.Sleep(pauses)
 		if got := rate(40); got < 39 || got > 41 {
