@@ -233,7 +233,7 @@ func race(t *testing.T, b backend.Backend) {
 // another writer stored versions, and that the writer then cannot store a further one.
 func eraseRace(t *testing.T, b backend.Backend) {
 	for round := range 40 {
-		name := fmt.Sprint("k-", round)
+		name := fmt.Sprint("name", round)
 		put(t, b, "erase-race", name, "first", 0)
 		var wg sync.WaitGroup
 		wg.Go(func() {
