@@ -37,6 +37,9 @@ type RouteOutput struct {
 	Model          string           `json:"model"`
 }
 
+// maxAlternatives is the maximum number of alternatives of a recommendation.
+const maxAlternatives = 3
+
 // Route returns the tool that the model selects as the best one for an intent, with at most
 // three alternatives. The tool is "" if none fits. A recommended tool that the mesh does not
 // have is an error.
@@ -52,15 +55,12 @@ func Route(ctx context.Context, in Input) (RouteOutput, error) {
 		return RouteOutput{}, unknown(out.Recommendation.Tool)
 	}
 	known := []Recommendation{}
-	for _, a := range append([]Recommendation{out.Recommendation}, out.Alternatives...) {
-		if tools[a.Tool] != nil {
+	for _, a := range out.Alternatives {
+		if tools[a.Tool] != nil && len(known) < maxAlternatives {
 			known = append(known, fill(a))
 		}
 	}
-	out.Recommendation, out.Alternatives = fill(out.Recommendation), []Recommendation{}
-	if len(known) > 1 {
-		out.Alternatives = known[1:min(len(known), 4)]
-	}
+	out.Recommendation, out.Alternatives = fill(out.Recommendation), known
 	return out, nil
 }
 

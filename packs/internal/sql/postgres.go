@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"net/url"
 	"os"
 	"strings"
 
@@ -51,7 +52,10 @@ func serverConfig(address, password string) (*pgx.ConnConfig, error) {
 	if !strings.Contains(address, "sslmode=") {
 		address += map[bool]string{true: "&", false: "?"}[strings.Contains(address, "?")] + "sslmode=verify-full"
 	}
-	conf, err := pgx.ParseConfig(address)
+	conf, err := parse(address)
+	if own, ok := errors.AsType[*pack.Error](err); ok {
+		return nil, own
+	}
 	if err != nil {
 		return nil, pack.Fail(pack.HandlerFailed, "DATABASE_URL: %v", err) // the error has no password
 	}
@@ -72,6 +76,37 @@ func serverConfig(address, password string) (*pgx.ConnConfig, error) {
 	conf.RuntimeParams["statement_timeout"] = "30000"
 	conf.RuntimeParams["timezone"] = "UTC"
 	return conf, nil
+}
+
+// parse is pgx.ParseConfig without the settings that pgx reads elsewhere: from variables
+// that begin with PG, and from files in the home folder or, with a service, in a service
+// file. They could name another server, or lower the verification of its certificate. parse
+// removes the variables from the environment. It must not be called concurrently with code
+// that reads HOME.
+func parse(address string) (*pgx.ConnConfig, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return pgx.ParseConfig(address) // its error does not contain the password
+	}
+	for _, key := range []string{"service", "servicefile", "passfile"} {
+		if u.Query().Has(key) {
+			return nil, &pack.Error{Code: pack.HandlerFailed, Message: "DATABASE_URL: the parameter " + key + " names settings outside of the URL", Hint: "remove " + key + " from DATABASE_URL, and write the settings in the URL"}
+		}
+	}
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PG") {
+			if err := os.Unsetenv(name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if home, ok := os.LookupEnv("HOME"); ok {
+		if err := os.Unsetenv("HOME"); err != nil {
+			return nil, err
+		}
+		defer func() { _ = os.Setenv("HOME", home) }() // fails only for an invalid name
+	}
+	return pgx.ParseConfig(address)
 }
 
 // serverError returns the pack's error for an error of PostgreSQL, or nil if err is nil.

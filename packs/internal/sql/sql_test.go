@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -212,6 +213,50 @@ func TestServerConfig(t *testing.T) {
 	for _, bad := range []string{"", "mysql://x", "postgres://x@h:port/d"} {
 		if _, err := serverConfig(bad, ""); err == nil {
 			t.Errorf("%s: no error", bad)
+		}
+	}
+}
+
+// TestServerConfigEnvironment checks that the configuration of a connection does not depend
+// on the variables of libpq or on files in the home folder, and that the address cannot name
+// such files.
+func TestServerConfigEnvironment(t *testing.T) {
+	const address = "postgres://reader@db.test"
+	want, err := serverConfig(address, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	service := filepath.Join(home, ".pg_service.conf")
+	for name, text := range map[string]string{service: "[evil]\nhost=evil.test\nsslmode=disable\n", filepath.Join(home, ".pgpass"): "*:*:*:*:stolen\n", filepath.Join(home, ".postgresql", "root.crt"): "no certificate"} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, value := range map[string]string{"HOME": home, "PGSERVICE": "evil", "PGSERVICEFILE": service, "PGPASSFILE": filepath.Join(home, ".pgpass"), "PGDATABASE": "evil", "PGPORT": "1", "PGUSER": "evil", "PGSSLMODE": "disable",
+		"PGOPTIONS": "-c default_transaction_read_only=off", "PGSSLROOTCERT": filepath.Join(home, ".postgresql", "root.crt"), "PGSSLSNI": "0", "PGCONNECT_TIMEOUT": "1", "PGTARGETSESSIONATTRS": "standby"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			before := os.Getenv("HOME")
+			got, err := serverConfig(address, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Host != want.Host || got.Port != want.Port || got.Database != want.Database || got.User != want.User || got.Password != "" || got.TLSConfig.ServerName != want.TLSConfig.ServerName ||
+				len(got.Fallbacks) != 0 || !maps.Equal(got.RuntimeParams, want.RuntimeParams) || got.ConnectTimeout != want.ConnectTimeout || (got.ValidateConnect == nil) != (want.ValidateConnect == nil) {
+				t.Errorf("got %s@%s:%d/%s %v, want %s@%s:%d/%s %v", got.User, got.Host, got.Port, got.Database, got.RuntimeParams, want.User, want.Host, want.Port, want.Database, want.RuntimeParams)
+			}
+			if os.Getenv("HOME") != before {
+				t.Error("HOME is not restored")
+			}
+		})
+	}
+	for _, query := range []string{"?service=evil&servicefile=" + service, "?servicefile=" + service, "?passfile=" + filepath.Join(home, ".pgpass")} {
+		if _, err := serverConfig(address+query, ""); err == nil {
+			t.Errorf("%s: no error", query)
 		}
 	}
 }

@@ -23,21 +23,21 @@ import (
 // Limits of one request.
 const (
 	maxBody  = 8 << 20
-	maxHops  = 10
+	maxHops  = 10 // redirects that are followed
 	deadline = 30 * time.Second
 )
 
 // Client returns a client that uses the proxy in HTTP_PROXY, if there is one, for
 // every host. The default client of the standard library does not use a proxy for
-// loopback addresses. A request fails after the time deadline, or at its redirect
-// number maxHops.
+// loopback addresses. A request follows at most maxHops redirects, and fails after the
+// time deadline.
 func Client() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	if proxy, err := url.Parse(os.Getenv("HTTP_PROXY")); err == nil && proxy.Host != "" {
 		transport.Proxy = http.ProxyURL(proxy)
 	}
 	return &http.Client{Transport: transport, Timeout: deadline, CheckRedirect: func(r *http.Request, via []*http.Request) error {
-		if len(via) >= maxHops {
+		if len(via) > maxHops {
 			return fmt.Errorf("more than %d redirects", maxHops)
 		}
 		return nil

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -69,5 +70,23 @@ func TestFetch(t *testing.T) {
 		if _, err := Fetch(t.Context(), FetchInput{URL: s.URL, Headers: map[string]string{h: "x"}}); err == nil {
 			t.Errorf("the header %s is sent", h)
 		}
+	}
+}
+
+// TestRedirects checks that a request follows maxHops redirects, and fails at the one after
+// them.
+func TestRedirects(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if left, _ := strconv.Atoi(r.URL.Path[1:]); left > 0 {
+			http.Redirect(w, r, fmt.Sprintf("/%d", left-1), http.StatusFound)
+		}
+	}))
+	defer s.Close()
+	if out, err := Fetch(t.Context(), FetchInput{URL: fmt.Sprintf("%s/%d", s.URL, maxHops)}); err != nil || out.Status != http.StatusOK {
+		t.Errorf("%d redirects: %+v (%v)", maxHops, out, err)
+	}
+	if out, err := Fetch(t.Context(), FetchInput{URL: fmt.Sprintf("%s/%d", s.URL, maxHops+1)}); err == nil || !strings.Contains(err.Error(), "more than 10 redirects") {
+		t.Errorf("%d redirects: %+v (%v)", maxHops+1, out, err)
 	}
 }

@@ -268,7 +268,7 @@ func (s *Service) begun(c *call, f proxy.Flow) {
 		return
 	}
 	if err := c.note.begin(f); err != nil {
-		s.env.Log.Error("the begin of a flow was not written: if this process is killed, the flow is not recorded", "call", c.cause.CallID, "err", err)
+		s.env.Log.Error("the start of a flow was not written: if this process is killed, the flow is not recorded", "call", c.cause.CallID, "err", err)
 	}
 }
 

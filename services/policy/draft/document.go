@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -82,7 +84,7 @@ func Build(path, kid string, seed []byte) ([]byte, error) {
 
 // bundleFiles returns the files of a bundle by path relative to the folder; a single
 // file has its base name. Rego tests are included if tests is set. It returns an error
-// if there are no files.
+// if no file has rules other than tests.
 func bundleFiles(path string, tests bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
@@ -107,8 +109,11 @@ func bundleFiles(path string, tests bool) (map[string][]byte, error) {
 		files[filepath.ToSlash(rel)] = b
 		return nil
 	})
-	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("%s contains no .rego file", path)
+	policy := func(name string) bool {
+		return strings.HasSuffix(name, ".rego") && !strings.HasSuffix(name, "_test.rego")
+	}
+	if err == nil && !slices.ContainsFunc(slices.Collect(maps.Keys(files)), policy) {
+		err = fmt.Errorf("%s contains no .rego file that is not a test: add one with the rule answer", path)
 	}
 	return files, err
 }

@@ -36,7 +36,7 @@ func TestRead(t *testing.T) {
 	dir := folder(t, map[string]string{
 		"one.rego": permit, "many/a.rego": permit, "many/a_test.rego": "package x", "many/data.json": `{}`, "many/notes.txt": "x",
 		"o.json": `{"id":"o","scope":"tenant","subject":"t"}`, "p0.json": `{"forbidden_kinds":[]}`,
-		"bad.json": `{`, "odd.json": `{"scope":1}`, "list.json": `[]`, "empty/x.txt": "x",
+		"data/data.json": `{}`, "tests/a_test.rego": "package x", "bad.json": `{`, "odd.json": `{"scope":1}`, "list.json": `[]`, "empty/x.txt": "x",
 	})
 	for _, c := range []struct{ path, layer, name, fault string }{
 		{"one.rego", "p1", "one", ""},
@@ -48,6 +48,8 @@ func TestRead(t *testing.T) {
 		{"odd.json", "", "", "overlay"},
 		{"list.json", "", "", "list.json"},
 		{"empty", "", "", "contains no .rego file"},
+		{"data", "", "", "contains no .rego file"},
+		{"tests", "", "", "contains no .rego file"},
 	} {
 		d, err := Read(filepath.Join(dir, c.path))
 		switch {

@@ -104,10 +104,8 @@ const clockSkew = time.Second
 func (d *decider) decide(ctx context.Context, p *proposal) error {
 	eval := p.state.Evaluate(ctx, stack.Call{ID: p.call.ID, IdemKey: p.call.IdemKey, Facts: p.facts, Args: p.args})
 	v := eval.Verdict()
-	reserved := certain
 	if v.Verdict == contract.Allow {
-		var err error
-		if reserved, err = d.reserve(ctx, p, &eval); err != nil {
+		if err := d.reserve(ctx, p, &eval); err != nil {
 			return err
 		}
 		v = eval.Verdict()
@@ -124,11 +122,11 @@ func (d *decider) decide(ctx context.Context, p *proposal) error {
 	case contract.Allow:
 		ev := d.emit.New(contract.EventAllowed, p.event.Session, contract.Bytes(&contract.Allowed{Call: p.call, Decision: decision}), p.event)
 		ev.Target = decision.Intent.Executor
-		return d.append(ctx, p, &decision, ev, reserved)
+		return d.append(ctx, p, &decision, ev, eval.Facts().Budget)
 	case contract.Escalate:
 		ev := d.emit.New(contract.EventEscalated, p.event.Session, contract.Bytes(&contract.Escalated{Call: p.call, Decision: decision,
 			Expires: contract.Time(approval.Expiry(v.Approvals, d.emit.Now())), Rules: v.Approvals}), p.event)
-		return d.append(ctx, p, &decision, ev, reserved)
+		return d.append(ctx, p, &decision, ev, eval.Facts().Budget)
 	}
 	return d.deny(ctx, p, &decision, eval.Facts().Budget)
 }
@@ -148,33 +146,33 @@ func (d *decider) deny(ctx context.Context, p *proposal, decision *contract.Deci
 	return err
 }
 
-// append records a decision that is not a denial. It first calls reserved, and returns
-// the error of reserved if there is one. If the decision is an ALLOW that was made with
-// cached labels, the append expects the sequence of the event with those labels; append
-// returns errMoved if there is a newer one. An ALLOW of a proposal with early set is not
-// stored if the cell is opened by then: append then waits until the state has applied
-// that, and returns errMoved. It returns nil if another delivery of the proposal was
-// decided first.
-func (d *decider) append(ctx context.Context, p *proposal, decision *contract.Decision, ev *contract.Event, reserved func() error) error {
+// append records a decision that is not a denial. b is the reservation of the call, nil if
+// nothing is reserved; append returns errMoved if the allotment that b names was closed
+// meanwhile. If the decision is an ALLOW that was made with cached labels, the append
+// expects the sequence of the event with those labels; append returns errMoved if there is
+// a newer one. An ALLOW of a proposal with early set is not stored if the cell is opened by
+// then: append then waits until the state has applied that, and returns errMoved. It
+// returns nil if another delivery of the proposal was decided first.
+func (d *decider) append(ctx context.Context, p *proposal, decision *contract.Decision, ev *contract.Event, b *guard.BudgetFact) error {
 	ev.ID = decision.ID
-	b, err := ev.Encode()
+	body, err := ev.Encode()
 	if err != nil {
 		return err
 	}
-	if err := reserved(); err != nil { // last, so that the allotment is checked right before the append
-		return err
+	if b != nil && !d.budget.Valid(p.event.Tenant, b) { // last, so that the allotment is checked right before the append
+		return errMoved
 	}
 	own := func(e *contract.Event) bool {
 		return e.Service() == "policy" && e.Tenant == ev.Tenant && e.CallID == ev.CallID
 	}
 	_, err = eventlog.Contend(ctx, d.emit.Log, p.key(), own, func(id string) (uint64, error) {
 		if decision.Verdict == contract.Allow && p.early {
-			return d.emit.Log.AppendExpect(ctx, ev.Subject(), id, b, openingFilter(p.event.Tenant), 0)
+			return d.emit.Log.AppendExpect(ctx, ev.Subject(), id, body, openingFilter(p.event.Tenant), 0)
 		}
 		if decision.Verdict == contract.Allow && p.guess {
-			return d.emit.Log.AppendExpect(ctx, ev.Subject(), id, b, labelFilter(p.event.Tenant, p.event.Session), p.labelled)
+			return d.emit.Log.AppendExpect(ctx, ev.Subject(), id, body, labelFilter(p.event.Tenant, p.event.Session), p.labelled)
 		}
-		return d.emit.Log.Append(ctx, ev.Subject(), id, b)
+		return d.emit.Log.Append(ctx, ev.Subject(), id, body)
 	})
 	switch {
 	case errors.Is(err, eventlog.ErrIDConflict):

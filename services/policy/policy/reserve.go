@@ -15,42 +15,36 @@ import (
 const maxBudgetTries = 3
 
 // reserve reserves the amounts that an otherwise allowed call may use, and adds the
-// result to the facts. The returned function returns errMoved if the allotment that the
-// amounts are drawn from was closed meanwhile. If the reservation fails, reserve returns
-// the error or, after maxBudgetTries earlier deliveries of the proposal, refuses the call
-// with BUDGET_ERROR. It refuses a request to a model without a known price with
-// PRICE_UNKNOWN if a limit in money applies, unless approvers have permitted the call to
-// exceed limits. Nothing is reserved for governing calls, since otherwise an exhausted
-// account would prevent changes to its limit.
-func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) (reserved func() error, err error) {
+// result to the facts. If the reservation fails, reserve returns the error or, after
+// maxBudgetTries earlier deliveries of the proposal, refuses the call with BUDGET_ERROR. It
+// refuses a request to a model without a known price with PRICE_UNKNOWN if a limit in money
+// applies, unless approvers have permitted the call to exceed limits. Nothing is reserved
+// for governing calls, since otherwise an exhausted account would prevent changes to its
+// limit.
+func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) error {
 	limits, r := d.request(p, eval)
 	if len(limits) == 0 || eval.Tool().Executor == "policy" {
-		return certain, nil
+		return nil
 	}
 	if r.Amounts.USDMicros < 0 {
 		r.Amounts.USDMicros = 0
 		if accounts := priced(limits, r.Facts); accounts != nil && !r.Force {
 			eval.Charge(&guard.BudgetFact{Accounts: accounts, Amounts: r.Amounts, Refused: contract.ReasonPriceUnknown})
-			return certain, nil
+			return nil
 		}
 	}
 	b, err := d.budget.Reserve(ctx, r)
 	if err != nil {
 		if p.retries < maxBudgetTries {
-			return nil, err
+			return err
 		}
 		eval.Charge(&guard.BudgetFact{Accounts: []string{}, Amounts: r.Amounts, Refused: contract.ReasonBudgetError})
-		return certain, nil
+		return nil
 	}
 	if len(b.Accounts) > 0 { // if there are no accounts, no limit applies to the call
 		eval.Charge(&b)
 	}
-	return func() error {
-		if !d.budget.Valid(p.event.Tenant, &b) {
-			return errMoved
-		}
-		return nil
-	}, nil
+	return nil
 }
 
 // request returns the limits in force and the request for a call's reservation. Amounts
@@ -76,6 +70,3 @@ func priced(limits []guard.Limit, f *guard.Facts) []string {
 	}
 	return nil
 }
-
-// certain is the function that reserve returns if there is no reservation to check.
-func certain() error { return nil }

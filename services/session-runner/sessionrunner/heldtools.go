@@ -112,7 +112,7 @@ var heldTools = []heldTool{
 	{kind: kindGitCommit, class: "E1", about: "Commits the changes in a git repository in the session's sandbox.",
 		props:    `"all":{"default":true,"description":"also changes that are not staged","type":"boolean"},"author":{"default":"binnacle-agent","maxLength":200,"type":"string"},"email":{"default":"agent@binnacle.invalid","maxLength":200,"type":"string"},"message":{"maxLength":65536,"minLength":1,"type":"string"},` + rootProp,
 		required: `"message"`, output: `"commit":{"type":"string"}`},
-	{kind: kindGitDiff, class: "E0", about: "Returns the changes in a git repository in the session's sandbox that are not committed.",
+	{kind: kindGitDiff, class: "E0", about: "Returns the changes of tracked files in a git repository in the session's sandbox: those that are not staged or, with staged, those that are staged and not committed.",
 		props: `"staged":{"default":false,"type":"boolean"},` + rootProp, output: `"diff":{"type":"string"},"files_changed":{"type":"integer"}`},
 	{kind: kindGitLog, class: "E0", about: "Returns the newest commits of a git repository in the session's sandbox.",
 		props: `"count":{"default":10,"maximum":100,"minimum":1,"type":"integer"},` + rootProp, output: `"commits":{"type":"array"},"count":{"type":"integer"}`},

@@ -82,7 +82,7 @@ func TestMalformedRequests(t *testing.T) {
 			t.Errorf("%s: %v %v", name, res, err)
 		}
 		count++
-		if f := r.last(t, count); !f.Denied || f.Reason != RequestInvalid && f.Reason != AuthorityMismatch && f.Reason != HostInvalid {
+		if f := r.last(t, count); !f.Denied || f.Status != 400 || f.Reason != RequestInvalid && f.Reason != AuthorityMismatch && f.Reason != HostInvalid {
 			t.Errorf("%s: %+v", name, f)
 		}
 		_ = conn.Close()
@@ -111,6 +111,27 @@ func TestMalformedRequests(t *testing.T) {
 			t.Errorf("%s: %+v", name, f)
 		}
 		_ = conn.Close()
+	}
+}
+
+// TestMalformedAfterRequest checks that a malformed request after another one ends the
+// connection without a response, and that its record has no status.
+func TestMalformedAfterRequest(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(echo))
+	defer s.Close()
+	n := port(t, s.URL)
+	r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "api.example.org", Port: int64(n), Mode: netrule.HTTP}}})
+	conn := r.raw(t)
+	host := fmt.Sprintf("api.example.org:%d", n)
+	_, _ = io.WriteString(conn, strings.ReplaceAll("GET http://HOST/a HTTP/1.1\r\nHost: HOST\r\n\r\nGET http://HOST/b HTTP/1.1\nHost: HOST\r\n\r\n", "HOST", host))
+	all, err := io.ReadAll(conn)
+	if got := strings.Count(string(all), "HTTP/1.1 "); err != nil || got > 1 {
+		t.Errorf("%d responses: %q %v", got, all, err)
+	}
+	for _, f := range r.flows(t, 2) {
+		if f.ID == 0 && (f.Status != 0 || f.Reason != RequestInvalid) {
+			t.Errorf("%+v", f)
+		}
 	}
 }
 

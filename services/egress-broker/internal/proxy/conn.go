@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"net"
+	"net/http"
 	"strings"
 	"sync/atomic"
 
@@ -22,6 +23,7 @@ type clientConn struct {
 	in      []byte // read and not yet accepted
 	ready   []byte // accepted and not yet passed on
 	bad     atomic.Pointer[failure]
+	served  bool // a head was accepted
 }
 
 // readSize is the maximum number of bytes of one read of what framing must check, such as
@@ -52,12 +54,14 @@ func (c *clientConn) Read(b []byte) (int, error) {
 				return n, err
 			}
 		} else {
+			atHead := c.framing.state == inHead
 			n, err := c.framing.accept(c.in)
 			if err != nil {
 				c.refuse(err)
 				continue
 			}
 			if n > 0 {
+				c.served = c.served || atHead
 				c.ready, c.in = c.in[:n:n], c.in[n:]
 				continue
 			}
@@ -83,6 +87,9 @@ func (c *clientConn) refuse(err error) {
 		return
 	}
 	rec := Flow{Reason: bad.reason}
+	if !c.served {
+		rec.Status = http.StatusBadRequest // the server ends the connection without a response after an earlier request
+	}
 	if c.tunnel != nil {
 		rec.Host, rec.Port, rec.Mode = c.tunnel.host, c.tunnel.port, c.tunnel.mode
 	}

@@ -50,7 +50,6 @@ var ErrGone = errors.New("the container does not run")
 // HeldSpec describes the container of a held sandbox.
 type HeldSpec struct {
 	ID      string // unique in the namespace
-	Image   string // not used: Hold receives the image
 	Limits  contract.Sandbox
 	DiskMiB int64 // size of /work
 	Life    time.Duration

@@ -58,7 +58,10 @@ func ParseRegistries(list []string, ca string) (*Registries, error) {
 	return out, nil
 }
 
-var digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var (
+	digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	tagRE    = regexp.MustCompile(`:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`) // at the end of a name
+)
 
 // Errors of Pull for references that it does not accept.
 var (
@@ -76,6 +79,8 @@ func (g *Registries) parse(ref string) (host, digest string, err error) {
 		return "", "", fmt.Errorf("%w: %q is neither HOST/NAME@sha256:DIGEST nor HOST/NAME:TAG", ErrReference, ref)
 	case pinned && !digestRE.MatchString(digest):
 		return "", "", fmt.Errorf("%w: %q has no digest after the @: write HOST/NAME@sha256: and 64 digits of lower-case hexadecimal", ErrReference, ref)
+	case !pinned && !tagRE.MatchString(name):
+		return "", "", fmt.Errorf("%w: %q has neither a digest nor a tag: write HOST/NAME@sha256:DIGEST or, to pull what a tag names, HOST/NAME:TAG", ErrReference, ref)
 	case g == nil || g.hosts[host] == "":
 		return "", "", fmt.Errorf("%w: %s is not one of the registries: add it to session-runner.registries", ErrReference, host)
 	}

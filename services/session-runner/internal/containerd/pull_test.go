@@ -76,3 +76,25 @@ func TestExact(t *testing.T) {
 		t.Error(n, err)
 	}
 }
+
+// TestParse checks which references of images are accepted.
+func TestParse(t *testing.T) {
+	g, err := ParseRegistries([]string{"images.test:5000"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := "sha256:" + strings.Repeat("a", 64)
+	for ref, want := range map[string]string{"images.test:5000/a/b@" + digest: digest, "images.test:5000/a:v1@" + digest: digest, "images.test:5000/a/b:v1.2": ""} {
+		if host, got, err := g.parse(ref); err != nil || host != "images.test:5000" || got != want {
+			t.Errorf("%s: %s %s %v", ref, host, got, err)
+		}
+	}
+	for ref, want := range map[string]string{"a": "HOST/NAME", "images.test:5000/": "HOST/NAME", "images.test:5000/a@": "HOST/NAME", "images.test:5000/a@sha256:1": "HOST/NAME", "images.test:5000/a:": "neither", "images.test:5000/a": "neither a digest nor a tag", "images.test:5000/a:b/c": "neither", "other.test/a:v1": "not one of the registries"} {
+		if _, _, err := g.parse(ref); !errors.Is(err, ErrReference) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", ref, err, want)
+		}
+	}
+	if _, _, err := (*Registries)(nil).parse("images.test/a:v1"); !errors.Is(err, ErrReference) {
+		t.Error(err)
+	}
+}
