@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,12 +25,12 @@ func workplace(t *testing.T) *action.Place {
 		t.Fatal(err)
 	}
 	work, home := filepath.Join(root, "work"), filepath.Join(root, "home")
-	for _, dir := range []string{work + "/.git/hooks", work + "/sub", work + "/.claude", home + "/.ssh", home + "/.aws", root + "/elsewhere"} {
+	for _, dir := range []string{work + "/.git/hooks", work + "/sub", work + "/bare/objects", work + "/bare/refs", work + "/.claude", home + "/.ssh", home + "/.aws", root + "/elsewhere"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, f := range []string{work + "/.env", work + "/README.md", work + "/x", work + "/script.sh", work + "/main.go", home + "/.ssh/id_rsa", home + "/.aws/credentials", root + "/elsewhere/secret"} {
+	for _, f := range []string{work + "/.env", work + "/README.md", work + "/x", work + "/script.sh", work + "/main.go", work + "/bare/HEAD", home + "/.ssh/id_rsa", home + "/.aws/credentials", root + "/elsewhere/secret"} {
 		if err := os.WriteFile(f, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -41,9 +41,8 @@ func workplace(t *testing.T) *action.Place {
 	return &action.Place{Agent: "test", Workspace: work, CWD: work, Home: home, World: machine{}}
 }
 
-// verdicts returns, for each action, the reason code of the bundle in a mode, or "none" if
-// no rule matches.
-func verdicts(t *testing.T, mode string, acts []*action.Action) []string {
+// allowed reports, for each action, whether no rule of the bundle matches in a mode.
+func allowed(t *testing.T, mode string, acts []*action.Action) []bool {
 	t.Helper()
 	s, err := coding.Default(mode)
 	if err != nil {
@@ -53,17 +52,6 @@ func verdicts(t *testing.T, mode string, acts []*action.Action) []string {
 	if err := coding.Write(dir, s); err != nil {
 		t.Fatal(err)
 	}
-	src, err := os.ReadFile(filepath.Join(dir, "coding.rego"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var reasons []string
-	for line := range strings.Lines(string(src)) {
-		if _, rest, ok := strings.Cut(line, `"reason_code": "`); ok {
-			code, _, _ := strings.Cut(rest, `"`)
-			reasons = append(reasons, code)
-		}
-	}
 	var rego strings.Builder
 	rego.WriteString("package binnacle.p1\n\nimport rego.v1\n")
 	for i, a := range acts {
@@ -71,9 +59,7 @@ func verdicts(t *testing.T, mode string, acts []*action.Action) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range reasons { // a test that passes names the reason
-			fmt.Fprintf(&rego, "\ntest_%d_%s if answer.reason_code == %q with input as %s\n", i, r, r, doc)
-		}
+		fmt.Fprintf(&rego, "\ntest_%d if not answer with input as %s\n", i, doc)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "coding_test.rego"), []byte(rego.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -82,17 +68,16 @@ func verdicts(t *testing.T, mode string, acts []*action.Action) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := slices.Repeat([]string{"none"}, len(acts))
+	if len(results) != len(acts) {
+		t.Fatalf("%d results for %d actions", len(results), len(acts))
+	}
+	out := make([]bool, len(acts))
 	for _, r := range results {
-		var i int
-		var code string
-		name := r.Name[strings.LastIndex(r.Name, "test_"):]
-		if _, err := fmt.Sscanf(name, "test_%d_%s", &i, &code); err != nil {
+		i, err := strconv.Atoi(r.Name[strings.LastIndex(r.Name, "_")+1:])
+		if err != nil {
 			t.Fatal(r.Name, err)
 		}
-		if r.Passed {
-			out[i] = code
-		}
+		out[i] = r.Passed
 	}
 	return out
 }
@@ -116,13 +101,13 @@ func TestEvasiveCommands(t *testing.T) {
 		acts = append(acts, p.Normalise("Bash", in))
 	}
 	var misses []string
-	for i, r := range verdicts(t, coding.Guard, acts) {
-		if r == "none" {
+	for i, r := range allowed(t, coding.Guard, acts) {
+		if r {
 			misses = append(misses, commands[i])
 		}
 	}
-	for i, r := range verdicts(t, coding.Strict, acts) {
-		if r == "none" {
+	for i, r := range allowed(t, coding.Strict, acts) {
+		if r {
 			t.Errorf("strict allows %q: %v", commands[i], acts[i].Args)
 		}
 	}
@@ -144,17 +129,18 @@ func TestEvasiveCommands(t *testing.T) {
 func TestHarmlessCommands(t *testing.T) {
 	p := workplace(t)
 	for mode, commands := range map[string][]string{
-		coding.Strict: {"ls -la", "cat README.md", "grep -rn func . | head -20", "git status && git diff --stat", "wc -l main.go; pwd", "sed -n 1,20p main.go", "cat README.md 2>/dev/null", "find . -name '*.go'", "cd sub && ls", "sort x | uniq -c"},
-		coding.Guard:  {"go test ./...", "CGO_ENABLED=0 go build -o out ./cmd", "make", "mkdir -p sub/new && mv x sub/new", "rm -rf sub", "git add -A && git commit -m 'x y'", "sed -i 's/a/b/' main.go", "echo x > sub/y", "python3 script.py", "npm run build", "cat /etc/hostname", "bash -c 'go vet ./...'"},
+		coding.Strict: {"ls -la", "cat README.md", "grep -rn func . | head -20", "git status && git diff --stat", "wc -l main.go; pwd", "sed -n 1,20p main.go", "cat README.md 2>/dev/null", "find . -name '*.go'", "cd sub && ls", "sort x | uniq -c", "sort -k1,1n -t, -u x", "sed -n -e 1p -e '$p' main.go", "sed -nE 5q main.go", "date +%s", "date -u -Iseconds", "date -d yesterday +%F", "file -bi x", "rg -n --type go func", "tree -L 2", "xxd -l 16 x", "hostname",
+			"timeout -k 1 5 ls", "nice -n 5 ls", "env LANG=C ls", "time ls", "command -v ls", "watch -n 1 ls", "printf '%s %d%%\\n' a 1", "[ -f x ] && echo yes", "[[ -n x ]]", "echo $((1 + 2))", "git log --oneline -5 --text", "git -C sub --no-pager diff --exit-code", "git show --stat HEAD", "git rev-parse --show-toplevel", "find . -type f -newer x"},
+		coding.Guard: {"go test ./...", "CGO_ENABLED=0 go build -o out ./cmd", "make", "mkdir -p sub/new && mv x sub/new", "rm -rf sub", "git add -A && git commit -m 'x y'", "sed -i 's/a/b/' main.go", "echo x > sub/y", "python3 script.py", "npm run build", "cat /etc/hostname", "bash -c 'go vet ./...'", "bash -eo pipefail script.sh", "bash -euxc 'go vet ./...'", "sed -i.bak -e 's/a/b/g' main.go", "tar -xzf x", "nohup make", "git rebase main", "git add --update", "git commit -qm 'x: y'", "git stash push -m x", "install -m 755 x sub/x", "git grep -n func", "date > sub/now"},
 	} {
 		var acts []*action.Action
 		for _, c := range commands {
 			in, _ := json.Marshal(map[string]string{"command": c})
 			acts = append(acts, p.Normalise("Bash", in))
 		}
-		for i, r := range verdicts(t, mode, acts) {
-			if r != "none" {
-				t.Errorf("%s: %q is stopped by %s: %v", mode, commands[i], r, acts[i].Args)
+		for i, r := range allowed(t, mode, acts) {
+			if !r {
+				t.Errorf("%s: %q is stopped: %v", mode, commands[i], acts[i].Args)
 			}
 		}
 	}

@@ -117,7 +117,7 @@ func secret(name string) bool {
 var guardedParts = []string{".claude", ".codex", ".opencode", "opencode.json", "opencode.jsonc", ".gemini", ".cursor", ".vscode", ".mcp.json", ".binnacle", ".config/binnacle", ".config/opencode", ".git/hooks", ".git/config", ".git/info", ".gitmodules",
 	".husky", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".zprofile", ".config/fish", ".config/git", ".gitconfig", ".config/systemd", ".config/autostart", "authorized_keys", "crontab", ".ssh"}
 
-// guarded reports whether a path is one of guardedParts or below one of them. Folders
+// guarded reports whether a path is one of guardedParts or below one of them, or has the name .git. Folders
 // that contain the workspace do not count.
 func (p *Place) guarded(name string) bool {
 	rest := name
@@ -125,5 +125,8 @@ func (p *Place) guarded(name string) bool {
 		rest = strings.TrimPrefix(name, p.Workspace)
 	}
 	rest = strings.ToLower(rest) + "/"
+	if strings.HasSuffix(rest, "/.git/") { // its replacement brings another configuration
+		return true
+	}
 	return slices.ContainsFunc(guardedParts, func(part string) bool { return strings.Contains(rest, "/"+part+"/") })
 }

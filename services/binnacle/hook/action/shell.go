@@ -94,6 +94,16 @@ func (s *scanner) node(n syntax.Node) {
 		s.opaque("runs a coprocess")
 	case *syntax.LetClause, *syntax.ArithmCmd:
 		s.opaque("computes with variables")
+	case *syntax.ArithmExp:
+		s.arithmetic(x)
+	case *syntax.BinaryTest:
+		if slices.Contains([]syntax.BinTestOperator{syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr}, x.Op) {
+			s.opaque("computes with variables")
+		}
+	case *syntax.UnaryTest:
+		if x.Op == syntax.TsVarSet || x.Op == syntax.TsRefVar {
+			s.opaque("evaluates the name of a variable")
+		}
 	case *syntax.DeclClause:
 		s.opaque("declares variables with %s", x.Variant.Value)
 	case *syntax.ExtGlob:
@@ -103,6 +113,22 @@ func (s *scanner) node(n syntax.Node) {
 	case *syntax.ForClause, *syntax.CaseClause, *syntax.WhileClause:
 		s.opaque("runs commands in a loop or by cases")
 	}
+}
+
+// arithmetic notes an arithmetic expansion unless it has only numbers: the value and the
+// subscript of a variable are evaluated, which may run commands.
+func (s *scanner) arithmetic(x *syntax.ArithmExp) {
+	syntax.Walk(x.X, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Lit:
+			if strings.Trim(n.Value, "0123456789") != "" {
+				s.opaque("computes with variables")
+			}
+		case *syntax.ParamExp, *syntax.SglQuoted, *syntax.DblQuoted, *syntax.CmdSubst:
+			s.opaque("computes with variables")
+		}
+		return true
+	})
 }
 
 // statement adds the command and the redirections of a statement.
@@ -289,8 +315,12 @@ func (s *scanner) mentioned(c *Command) {
 	}
 }
 
+// unnamed lists network programs that may use other hosts than those in their arguments, or
+// run commands.
+var unnamed = []string{"docker", "podman", "kubectl", "helm", "aws", "gcloud", "az", "gh", "openssl", "rclone", "mosh", "http", "https"}
+
 // contacted adds the hosts that the arguments of a network program name without a scheme,
-// or "unknown" if they name none.
+// and "unknown" if they name none, or if the program is one of unnamed.
 func (s *scanner) contacted(c *Command) {
 	found := false
 	for _, a := range c.Args {
@@ -308,7 +338,7 @@ func (s *scanner) contacted(c *Command) {
 			found = true
 		}
 	}
-	if !found {
+	if !found || slices.Contains(unnamed, c.Program) {
 		s.host("unknown")
 	}
 }
