@@ -177,7 +177,7 @@ func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint
 		return nil, "", err
 	}
 	if before.other {
-		if _, err := s.env.Emit.Append(ctx, s.closing(c.cause, fact.ID, &events.EgressClosed{CallID: c.cause.CallID, Reason: "refused"})); err != nil {
+		if _, err := s.env.Emit.Append(ctx, closing(s, c.cause, fact.ID, &events.EgressClosed{CallID: c.cause.CallID, Reason: "refused"})); err != nil {
 			return nil, "", err
 		}
 		return nil, "the call has a proxy already", c.note.remove()
@@ -219,7 +219,7 @@ func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.List
 	data := events.EgressClosed{BytesIn: t.BytesIn, BytesOut: t.BytesOut, CallID: c.cause.CallID, Denied: t.Denied, Flows: t.Flows, Reason: c.reason, Unlisted: c.unlisted}
 	c.mu.Unlock()
 	end := c.note.remove
-	if !s.append(s.closing(c.cause, c.note.opened, &data)) {
+	if !s.append(closing(s, c.cause, c.note.opened, &data)) {
 		end = c.note.file.Close // a sweep finds the journal without a lock, and records that the proxy is closed
 	}
 	if err := end(); err != nil {
@@ -233,7 +233,7 @@ func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.List
 // closing returns the event egress_closed of a proxy, given the id of its event
 // egress_opened. Its id depends on that alone, so that a process which is killed after it
 // stored the event, and a sweep after that, record one end.
-func (s *Service) closing(request *contract.Event, opened string, data *events.EgressClosed) *contract.Event {
+func closing(s *Service, request *contract.Event, opened string, data *events.EgressClosed) *contract.Event {
 	e := s.fact(request, events.EgressClosedName, contract.Bytes(data))
 	e.ID = contract.IDEgressFact + opened
 	return e
@@ -366,8 +366,8 @@ func (s *Service) abandoned(ctx context.Context, j *journal) error {
 			return err
 		}
 	}
-	fact := s.closing(e, opened, &events.EgressClosed{CallID: e.CallID, Reason: "restarted"})
-	if known, err := s.recorded(ctx, fact, request.Request); err != nil || known {
+	fact := closing(s, e, opened, &events.EgressClosed{CallID: e.CallID, Reason: "restarted"})
+	if known, err := recorded(ctx, s.env.Emit.Log, fact, request.Request); err != nil || known {
 		return err
 	}
 	if _, err = s.env.Emit.Append(ctx, fact); errors.Is(err, eventlog.ErrIDConflict) { // stored meanwhile
@@ -378,9 +378,9 @@ func (s *Service) abandoned(ctx context.Context, j *journal) error {
 
 // recorded reports whether an event with the id and subject of e is on the ledger after a
 // sequence. The server detects a repeated id for five minutes only.
-func (s *Service) recorded(ctx context.Context, e *contract.Event, after uint64) (bool, error) {
+func recorded(ctx context.Context, log eventlog.Log, e *contract.Event, after uint64) (bool, error) {
 	filter := bus.Filter{Tenant: e.Tenant, Service: services.EgressBroker, Event: e.Name, Key: e.Session}.String()
-	for en, err := range s.env.Emit.Log.Scan(ctx, filter, after) {
+	for en, err := range log.Scan(ctx, filter, after) {
 		if err != nil {
 			return false, err
 		}

@@ -56,7 +56,7 @@ var defects = []defect{
 		old: "	err := d.recorder.RecordUnder(ctx, p.key(), p.event,", new: "	id := p.key()\n	if planted(\"two-decisions\") {\n		id = \"r-\" + p.call.ID\n	}\n	err := d.recorder.RecordUnder(ctx, id, p.event,",
 		says: "call"},
 	{name: "proxy-closed-twice", why: "a sweep records the end of a proxy again, since the process was killed before it removed the journal (the simulator's seed 164)", dir: "services/egress-broker",
-		old: "	if known, err := s.recorded(ctx, fact, request.Request); err != nil || known {\n", new: "	if planted(\"proxy-closed-twice\") {\n		fact.ID += \"-again\"\n	}\n	if known, err := s.recorded(ctx, fact, request.Request); err != nil || known {\n",
+		old: "	if known, err := recorded(ctx, s.env.Emit.Log, fact, request.Request); err != nil || known {\n", new: "	if planted(\"proxy-closed-twice\") {\n		fact.ID += \"-again\"\n	}\n	if known, err := recorded(ctx, s.env.Emit.Log, fact, request.Request); err != nil || known {\n",
 		says: "proxy"},
 	{name: "late-effect", why: "an executor whose claim is confirmed late runs a call that another one took for lost (the simulator's seed 261, 57a8356)", dir: "pkg/outcome",
 		old: "	return h.ClaimedBy() != service+\"/\"+instance &&", new: "	return !planted(\"late-effect\") && h.ClaimedBy() != service+\"/\"+instance &&",
