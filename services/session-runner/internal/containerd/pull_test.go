@@ -77,8 +77,9 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// TestParse checks which references of images are accepted.
-func TestParse(t *testing.T) {
+// TestParseReference checks the digest of references with tags, and which references are
+// errors because they have neither a tag nor a digest.
+func TestParseReference(t *testing.T) {
 	g, err := ParseRegistries([]string{"images.test:5000"}, "")
 	if err != nil {
 		t.Fatal(err)
