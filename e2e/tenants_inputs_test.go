@@ -61,6 +61,7 @@ var naming = map[string][]string{
 // FRESH a name that occurs once.
 var plain = map[string]any{
 	"session-runner.sandbox_call.cancel": false, "session-runner.sandbox_call.wall_ms": 1000,
+	"session-runner.sandbox_call.egress_authority": nil, "session-runner.sandbox_call.egress_socket": nil, "vault-broker.value_mac.name": "k", "vault-broker.value_mac.sealed": "c2VhbGVk",
 	// how a call is made
 	"X-Binnacle-Timeout": nil, "Prefer": nil, "Anthropic-Version": nil, "kind": "tool.noop", "tool": nil, "args": map[string]any{}, "method": "noop", "params": map[string]any{},
 	"getPack.name": "noop", "runPack.name": "noop", "model": "demo/echo", "report_within_ms": nil, "unapproved": nil, "profile": nil, "runConformance.level": nil,
