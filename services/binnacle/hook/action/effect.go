@@ -84,8 +84,10 @@ func init() {
 	for _, p := range []string{"sh", "bash", "dash", "zsh", "ksh", "ash", "rbash"} {
 		handlers[p] = (*scanner).shellProgram
 	}
-	for p, w := range wrappers {
-		handlers[p] = w.handle
+	for names, w := range wrappers {
+		for p := range strings.FieldsSeq(names) {
+			handlers[p] = w.handle
+		}
 	}
 	for p, why := range unforeseeable {
 		handlers[p] = func(s *scanner, _ *Command, _ string) string {
@@ -155,9 +157,9 @@ func (s *scanner) shellProgram(c *Command, here string) string {
 				return EffectCode
 			}
 		case option && !long && a[0] == '-' && strings.Contains(a, "c"):
-			return s.inlineCommands(c.Args[i+1:])
+			return inlineCommands(s, c.Args[i+1:])
 		case option && !long && strings.Contains(a, "s"):
-			return s.inputCommands(here)
+			return inputCommands(s, here)
 		case a == "--rcfile" || a == "--init-file":
 			s.opaque("runs the commands of a file")
 			i++
@@ -168,12 +170,12 @@ func (s *scanner) shellProgram(c *Command, here string) string {
 			return EffectRun // a script
 		}
 	}
-	return s.inputCommands(here)
+	return inputCommands(s, here)
 }
 
 // inlineCommands parses the command line after the option -c of a shell. The shell accepts
 // further options before it.
-func (s *scanner) inlineCommands(args []string) string {
+func inlineCommands(s *scanner, args []string) string {
 	for len(args) > 0 && len(args[0]) > 1 && (args[0][0] == '-' || args[0][0] == '+') {
 		if args[0] != "--" && strings.ContainsAny(args[0], "oO-") {
 			s.opaque("passes a shell options that are not known")
@@ -189,7 +191,7 @@ func (s *scanner) inlineCommands(args []string) string {
 }
 
 // inputCommands parses the here-document that a shell reads.
-func (s *scanner) inputCommands(here string) string {
+func inputCommands(s *scanner, here string) string {
 	if here != "" && here != unknownArg {
 		s.parse(here)
 	} else {

@@ -20,7 +20,7 @@ var gitEffects = map[string]string{
 // that replaces or deletes branches is EffectForcePush.
 func (s *scanner) git(c *Command, _ string) string {
 	sub, args := s.gitSubcommand(c.Args)
-	s.bareRepository()
+	bareRepository(s)
 	effect, known := gitEffects[sub]
 	if !known {
 		if slices.Contains(runners, sub) || sub == unknownArg || slices.ContainsFunc(args, options{"O", []string{"open-files-in-pager"}}.in) {
@@ -104,7 +104,7 @@ func runsProgram(sub, a string) bool {
 // bareRepository notes a folder that may be current and looks like a bare repository. git
 // uses it, and runs the programs that its configuration names, although no path in it has
 // the name .git.
-func (s *scanner) bareRepository() {
+func bareRepository(s *scanner) {
 	for _, dir := range s.dirs {
 		for at := dir; within(s.Workspace, at) || at == s.Workspace; at = filepath.Dir(at) {
 			if s.World.Exists(filepath.Join(at, ".git")) {

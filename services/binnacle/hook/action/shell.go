@@ -95,7 +95,7 @@ func (s *scanner) node(n syntax.Node) {
 	case *syntax.LetClause, *syntax.ArithmCmd:
 		s.opaque("computes with variables")
 	case *syntax.ArithmExp:
-		s.arithmetic(x)
+		arithmetic(s, x)
 	case *syntax.BinaryTest:
 		if slices.Contains([]syntax.BinTestOperator{syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr}, x.Op) {
 			s.opaque("computes with variables")
@@ -117,7 +117,7 @@ func (s *scanner) node(n syntax.Node) {
 
 // arithmetic notes an arithmetic expansion unless it has only numbers: the value and the
 // subscript of a variable are evaluated, which may run commands.
-func (s *scanner) arithmetic(x *syntax.ArithmExp) {
+func arithmetic(s *scanner, x *syntax.ArithmExp) {
 	syntax.Walk(x.X, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.Lit:

@@ -15,19 +15,19 @@ type wrapped struct {
 	effect        string   // of the program itself; empty = EffectNone
 }
 
-// wrappers lists programs that run the command in their arguments. An option that is not
+// wrappers lists programs that run the command in their arguments, by their names. An option that is not
 // listed is opaque, since its value could be taken for the command.
 var wrappers = map[string]wrapped{
 	"env": {flags: "i0v", values: "uCS", long: []string{"ignore-environment", "null", "debug", "unset=", "chdir=", "split-string="}, assigns: true}, "nohup": {effect: EffectWrite},
 	"sudo": {flags: "AbEHKknPSsilvV", values: "ughpCrtDTRU", long: []string{"user="}, assigns: true, opaque: "runs a command as another user"}, "doas": {flags: "Lns", values: "uC", opaque: "runs a command as another user"},
 	"nice": {flags: "0123456789", values: "n", long: []string{"adjustment="}}, "ionice": {flags: "t", values: "cn", long: []string{"class=", "classdata=", "ignore"}}, "setsid": {flags: "cfw", long: []string{"ctty", "fork", "wait"}},
-	"timeout": {flags: "fpv", values: "sk", long: []string{"signal=", "kill-after=", "foreground", "preserve-status", "verbose"}, operands: 1}, "stdbuf": {values: "ioe", long: []string{"input=", "output=", "error="}},
+	"timeout gtimeout": {flags: "fpv", values: "sk", long: []string{"signal=", "kill-after=", "foreground", "preserve-status", "verbose"}, operands: 1}, "stdbuf": {values: "ioe", long: []string{"input=", "output=", "error="}},
 	"command": {flags: "pvV"}, "exec": {flags: "cl", values: "a"}, "builtin": {}, "busybox": {}, "toybox": {}, "time": {flags: "pqv", values: "f", long: []string{"format=", "portability", "quiet", "verbose"}},
 	"xargs": {flags: "0rtpxo", values: "InPLdsaE", long: []string{"arg-file=", "delimiter=", "null", "no-run-if-empty", "max-args=", "max-procs=", "verbose"}, opaque: "passes arguments from its input"},
 	"watch": {flags: "bcdegptwx", values: "n", long: []string{"interval=", "beep", "color", "differences", "exec", "no-title"}}, "flock": {flags: "sxneouF", values: "wE", operands: 1, opaque: "runs a command with a lock", effect: EffectWrite},
 	"chrt": {operands: 1, opaque: "runs a command with another priority"}, "taskset": {operands: 1, opaque: "runs a command with other processors"}, "strace": {values: "oepPEsSu", opaque: "runs a command with a tracer"}, "ltrace": {values: "oepSu", opaque: "runs a command with a tracer"},
-	"unbuffer": {opaque: "runs a command in a terminal"}, "caffeinate": {flags: "dimsu", values: "tw", opaque: "runs a command by another program"}, "prlimit": {opaque: "runs a command with other limits"}, "setarch": {opaque: "runs a command with another architecture"},
-	"linux64": {opaque: "runs a command with another architecture"}, "fakeroot": {values: "lsi", opaque: "runs a command with a library"}, "proxychains": {values: "f", opaque: "runs a command with a library"}, "dbus-run-session": {opaque: "runs a command by another program"},
+	"unbuffer": {opaque: "runs a command in a terminal"}, "caffeinate": {flags: "dimsu", values: "tw", opaque: "runs a command by another program"}, "prlimit": {opaque: "runs a command with other limits"}, "setarch linux64": {opaque: "runs a command with another architecture"},
+	"fakeroot": {values: "lsi", opaque: "runs a command with a library"}, "proxychains": {values: "f", opaque: "runs a command with a library"}, "dbus-run-session": {opaque: "runs a command by another program"},
 }
 
 // handle is the handler of a program that runs the command in its arguments.
