@@ -130,7 +130,9 @@ func (w *world) draw(r *rand.Rand) {
 		case 3:
 			tool = "unknown"
 		case 4, 5:
-			tool = "online"
+			if w.online {
+				tool = "online"
+			}
 		}
 		o := order{N: i, MS: r.IntN(400)}
 		switch r.IntN(12) {
