@@ -19,7 +19,7 @@ const module = "github.com/binnacle-mesh/binnacle/pkg/core"
 // core that it may import, all from the standard library. Every addition enlarges the
 // code that a reviewer must trust, and needs a reason in its commit.
 var allowed = map[string][]string{
-	"canon":               {"bytes", "errors", "fmt", "math", "slices", "strconv", "sync", "unicode/utf16", "unicode/utf8"},
+	"canon":               {"bytes", "encoding/binary", "errors", "fmt", "math", "slices", "strconv", "sync", "unicode/utf16", "unicode/utf8"},
 	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt", "strings", "sync"},
 	"contract":            {"bytes", "crypto/sha256", "encoding/base32", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "slices", "strconv", "strings", "time", "unicode/utf8"},
 	"guard":               {"errors", "fmt", "slices", "strings", "time"},

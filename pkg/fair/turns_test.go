@@ -110,8 +110,8 @@ func TestTurnsShared(t *testing.T) {
 	})
 }
 
-// TestTurnsPause shows that a tenant with a queue pauses for as long as its request ran
-// while another tenant without a queue is present, and not once that tenant has sent
+// TestTurnsPause shows that a tenant with a queue pauses for three times as long as its
+// request ran while another tenant without a queue is present, and not once that tenant has sent
 // nothing for a second or has a queue itself. A tenant whose queue never becomes empty is
 // not limited any more once it is alone.
 func TestTurnsPause(t *testing.T) {
@@ -162,7 +162,7 @@ func TestTurnsPause(t *testing.T) {
 		for range 8 {
 			go client(busy, "quiet")
 		}
-		if got := rate(40); got < 38 || got > 42 {
+		if got := rate(40); got < 36 || got > 42 { // the pauses that have begun end first
 			t.Errorf("%d calls beside a tenant with a queue, want 40", got)
 		}
 		stop()

@@ -153,13 +153,14 @@ func (c *consumer) take() uint64 {
 	return seq
 }
 
-// send queues a message as part of the response to a pull request.
+// send queues a message as part of the response to a pull request. It skips a message that
+// has expired or was removed, without a consumer sequence for it, as the server does.
 func (c *consumer) send(p *pull, seq uint64, times int) {
 	en := c.stream.get(seq)
-	c.dseq++
-	if en == nil { // the message has expired or was removed
+	if en == nil {
 		return
 	}
+	c.dseq++
 	p.batch--
 	p.beaten = time.Now()
 	reader := ""

@@ -118,6 +118,7 @@ func TestFollowing(t *testing.T) {
 				go func() { f.run(ctx); close(done) }()
 				for _, e := range c.events {
 					time.Sleep(time.Until(began.Add(e.at)))
+					synctest.Wait()
 					if e.lease < len(all) {
 						all[e.lease].send(e.send...)
 					}
