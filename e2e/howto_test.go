@@ -61,7 +61,7 @@ var howtos = map[string]howto{
 	"llm.md":           {notRun: 0, setup: withProvider},
 	"processes.md":     {notRun: 0, setup: alone},
 	"replicated.md":    {notRun: 0, setup: alone},
-	"sandboxes.md":     {notRun: 2, setup: alone},
+	"sandboxes.md":     {notRun: 3, setup: alone},
 	"tenants.md":       {notRun: 0, setup: withMesh(harness.Options{})},
 	"vault.md":         {notRun: 0, setup: withVault},
 	"witness.md":       {notRun: 0, setup: withMesh(harness.Options{})},
