@@ -130,9 +130,7 @@ func (w *world) draw(r *rand.Rand) {
 		case 3:
 			tool = "unknown"
 		case 4, 5:
-			if w.online {
-				tool = "online"
-			}
+			tool = "online"
 		}
 		o := order{N: i, MS: r.IntN(400)}
 		switch r.IntN(12) {

@@ -78,10 +78,7 @@ func schedule(t *testing.T, all *bases, seed uint64, keep bool) (res result) {
 // pending work without faults; then settled checks it. If one of these phases does not
 // end in time, play records a violation and returns.
 func (w *world) play() {
-	w.boot("audit", "policy", "policy", "vault-broker", "session-runner", "session-runner", "gateway", "gateway")
-	if w.online {
-		w.boot("egress-broker", "egress-broker")
-	}
+	w.boot("audit", "policy", "policy", "vault-broker", "egress-broker", "egress-broker", "session-runner", "session-runner", "gateway", "gateway")
 	if slices.ContainsFunc(w.plan, func(f fault) bool { return f.server }) {
 		w.boot("provision") // recreates the memory streams, which the server loses when it dies
 	}

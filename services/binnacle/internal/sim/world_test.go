@@ -44,7 +44,6 @@ type world struct {
 	hash      hash.Hash
 	lines     []string // lines of the transcript, if it is kept
 	keep      bool
-	online    bool // brokers run, and calls have egress; in one of four runs, since brokers take much of the time of a run
 
 	mu      sync.Mutex
 	effects map[string][]effect  // started effects, by call id
@@ -97,7 +96,7 @@ func drawPlan(r *rand.Rand) []fault {
 
 func newWorld(seed uint64, s scene, b *base, keep bool) *world {
 	r := rand.New(rand.NewPCG(seed, 0x6269_6e6e_6163_6c65))
-	w := &world{bus: newBus(), rng: r, base: b, scene: s, began: time.Now(), odds: drawOdds(r), plan: drawPlan(r), hash: sha256.New(), keep: keep, online: seed%4 == 0,
+	w := &world{bus: newBus(), rng: r, base: b, scene: s, began: time.Now(), odds: drawOdds(r), plan: drawPlan(r), hash: sha256.New(), keep: keep,
 		effects: map[string][]effect{}, sockets: map[string]*listener{}, calm: true, booting: true, slots: map[string]string{}, tampered: map[string]bool{}}
 	w.events = newChecker(w)
 	return w
