@@ -41,6 +41,7 @@ func TestLostPositions(t *testing.T) {
 	}
 	for range 3 {
 		time.Sleep(2 * time.Second)
+		eventually(t, "the server stores consumers", time.Minute, func() bool { return len(m.Positions()) > 0 })
 		m.Kill("nats")
 		m.LosePositions()
 		m.Restart("nats")

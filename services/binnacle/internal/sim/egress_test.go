@@ -147,6 +147,6 @@ func (w *world) closed() {
 		return ids
 	}
 	if !w.until(2*time.Minute, func() bool { return len(open()) == 0 }) {
-		w.violate("the proxies of calls %v are open", open())
+		w.violate("the proxy of each of the calls %v is open", open())
 	}
 }
