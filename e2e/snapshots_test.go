@@ -228,17 +228,11 @@ func TestSnapshotOfLostTail(t *testing.T) {
 	noops(t, m, 20)
 	signed(t, m)
 	m.StopAll()
-	streams := func() string {
-		found, err := filepath.Glob(filepath.Join(o.Dir, "nats/jetstream/*/streams"))
-		if err != nil || len(found) != 1 {
-			t.Fatal(found, err)
-		}
-		return found[0]
-	}
+	streams := filepath.Join(o.Dir, "nats/jetstream/MESH/streams")
 	backup := t.TempDir()
 	lost := []string{bus.Events, bus.Checkpoints}
 	for _, s := range lost {
-		copyTree(t, filepath.Join(streams(), s), filepath.Join(backup, s))
+		copyTree(t, filepath.Join(streams, s), filepath.Join(backup, s))
 	}
 	m = harness.One(t, o)
 	noops(t, m, 400)
@@ -247,10 +241,10 @@ func TestSnapshotOfLostTail(t *testing.T) {
 	m.StopAll()
 	counted(t, "stop", since(m, &mark), map[string]int{snapshotStored: views})
 	for _, s := range lost {
-		if err := os.RemoveAll(filepath.Join(streams(), s)); err != nil {
+		if err := os.RemoveAll(filepath.Join(streams, s)); err != nil {
 			t.Fatal(err)
 		}
-		copyTree(t, filepath.Join(backup, s), filepath.Join(streams(), s))
+		copyTree(t, filepath.Join(backup, s), filepath.Join(streams, s))
 	}
 	if err := os.RemoveAll(filepath.Join(o.Dir, "audit")); err != nil {
 		t.Fatal(err)
