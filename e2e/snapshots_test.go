@@ -359,6 +359,7 @@ const snapshotErased = "snapshot deleted: it holds content whose key was destroy
 func TestSnapshotOfErasedCall(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // the gateway waits long for the approval before it responds
 			_, doc := harness.NewProviders(t, nil)
 			o := harness.Options{Noop: true, LLM: doc, Capture: "encrypted", Dir: t.TempDir()}
 			m := start(t, o)
