@@ -35,8 +35,10 @@ func workplace(t *testing.T) *action.Place {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(root+"/elsewhere", work+"/link"); err != nil {
-		t.Fatal(err)
+	for link, target := range map[string]string{"link": root + "/elsewhere", "dangling": "link/new", "chain": "dangling", "sub/up": work} {
+		if err := os.Symlink(target, filepath.Join(work, link)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return &action.Place{Agent: "test", Workspace: work, CWD: work, Home: home, World: machine{}}
 }

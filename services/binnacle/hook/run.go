@@ -66,7 +66,7 @@ func (r *Runner) Handle(ctx context.Context, name string, doc []byte) Answer {
 // current folder.
 func (r *Runner) place(client string, e *Event) *action.Place {
 	w := machine{}
-	cwd := w.Resolve(e.CWD)
+	cwd := action.Resolve(w, e.CWD)
 	workspace := cwd
 	for dir := cwd; ; dir = filepath.Dir(dir) {
 		if w.Exists(filepath.Join(dir, ".git")) {

@@ -148,25 +148,10 @@ type machine struct{}
 
 var _ action.World = machine{}
 
-// Resolve implements action.World.
-func (machine) Resolve(path string) string {
-	path = filepath.Clean(path)
-	rest := ""
-	for dir := path; ; dir = filepath.Dir(dir) {
-		if real, err := filepath.EvalSymlinks(dir); err == nil {
-			return filepath.Join(real, rest)
-		}
-		if target, err := os.Readlink(dir); err == nil { // a link whose target does not exist
-			if !filepath.IsAbs(target) {
-				target = filepath.Join(filepath.Dir(dir), target)
-			}
-			return filepath.Join(filepath.Clean(target), rest)
-		}
-		if dir == filepath.Dir(dir) {
-			return path
-		}
-		rest = filepath.Join(filepath.Base(dir), rest)
-	}
+// Readlink implements action.World.
+func (machine) Readlink(path string) (target string, ok bool) {
+	target, err := os.Readlink(path)
+	return target, err == nil
 }
 
 // Exists implements action.World.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,13 +18,9 @@ type disk struct {
 	links map[string]string
 }
 
-func (d disk) Resolve(path string) string {
-	for from, to := range d.links {
-		if path == from || within(from, path) {
-			return filepath.Join(to, strings.TrimPrefix(path, from))
-		}
-	}
-	return path
+func (d disk) Readlink(path string) (string, bool) {
+	target, ok := d.links[path]
+	return target, ok
 }
 
 func (d disk) Exists(path string) bool { return slices.Contains(d.files, path) }
@@ -217,6 +212,41 @@ func TestPaths(t *testing.T) {
 	p.Workspace = "/home/u/.claude/work" // the folders above the workspace do not make all of its files guarded
 	if got := p.locate(p.Workspace, "a"); got.Guarded {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestResolve checks that links are followed as the kernel follows them, also in the targets
+// of other links, before "..", and towards files that do not exist.
+func TestResolve(t *testing.T) {
+	w := disk{links: map[string]string{"/work/abs": "/elsewhere", "/work/rel": "../elsewhere/x", "/elsewhere/x": "y", "/work/chain": "abs/x", "/work/up": "a/..", "/work/dots": "./a//b/", "/work/loop": "loop2", "/work/loop2": "loop"}}
+	for path, want := range map[string]string{
+		"/":               "/",
+		"/..":             "/",
+		"/work//./a/":     "/work/a",
+		"/work/a/../b":    "/work/b",
+		"/work/abs":       "/elsewhere",
+		"/work/abs/..":    "/",
+		"/work/abs/../b":  "/b",
+		"/work/rel":       "/elsewhere/y",
+		"/work/rel/../b":  "/elsewhere/b",
+		"/work/chain/new": "/elsewhere/y/new",
+		"/work/up/b":      "/work/b",
+		"/work/dots/c":    "/work/a/b/c",
+		"/work/loop/b":    "/work/loop/b",
+	} {
+		if got := Resolve(w, path); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+	for n, want := range map[int]string{maxLinks: "/end", maxLinks + 1: "/l1"} { // a path of n links
+		links := map[string]string{}
+		for i := range n {
+			links[fmt.Sprintf("/l%d", i+1)] = fmt.Sprintf("/l%d", i)
+		}
+		links["/l1"] = "/end"
+		if got := Resolve(disk{links: links}, fmt.Sprintf("/l%d", n)); got != want {
+			t.Errorf("%d links: %s, want %s", n, got, want)
+		}
 	}
 }
 

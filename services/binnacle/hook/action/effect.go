@@ -146,7 +146,7 @@ func (s *scanner) shellProgram(c *Command, here string) string {
 	for i := 0; i < len(c.Args); i++ {
 		a := c.Args[i]
 		long := strings.HasPrefix(a, "--")
-		option := len(a) > 1 && (a[0] == '-' || a[0] == '+')
+		option := a != "" && (a[0] == '-' || a[0] == '+')
 		switch {
 		case a == unknownArg:
 			s.opaque("passes a shell what is known only when it runs")
@@ -156,7 +156,7 @@ func (s *scanner) shellProgram(c *Command, here string) string {
 				s.opaque("passes a shell options that are not known")
 				return EffectCode
 			}
-		case option && !long && a[0] == '-' && strings.Contains(a, "c"):
+		case option && !long && strings.Contains(a, "c"): // also +c
 			return inlineCommands(s, c.Args[i+1:])
 		case option && !long && strings.Contains(a, "s"):
 			return inputCommands(s, here)
@@ -165,7 +165,7 @@ func (s *scanner) shellProgram(c *Command, here string) string {
 			i++
 		case long && !slices.Contains([]string{"--", "--login", "--norc", "--noprofile", "--posix", "--verbose", "--noediting", "--restricted"}, a):
 			s.opaque("passes a shell options that are not known")
-		case option || a == "-":
+		case option:
 		default:
 			return EffectRun // a script
 		}
@@ -174,13 +174,17 @@ func (s *scanner) shellProgram(c *Command, here string) string {
 }
 
 // inlineCommands parses the command line after the option -c of a shell. The shell accepts
-// further options before it.
+// further options before it, up to - or --.
 func inlineCommands(s *scanner, args []string) string {
-	for len(args) > 0 && len(args[0]) > 1 && (args[0][0] == '-' || args[0][0] == '+') {
-		if args[0] != "--" && strings.ContainsAny(args[0], "oO-") {
+	for len(args) > 0 && args[0] != "" && (args[0][0] == '-' || args[0][0] == '+') {
+		a := args[0]
+		args = args[1:]
+		if a == "-" || a == "--" {
+			break
+		}
+		if strings.ContainsAny(a[1:], "oO-") {
 			s.opaque("passes a shell options that are not known")
 		}
-		args = args[1:]
 	}
 	if len(args) > 0 && args[0] != unknownArg {
 		s.parse(args[0])
@@ -280,8 +284,10 @@ func (s *scanner) cd(c *Command, _ string) string {
 		return EffectNone
 	}
 	for _, from := range slices.Clone(s.dirs) {
-		if at := s.locate(from, dir).Path; !slices.Contains(s.dirs, at) {
-			s.dirs = append(s.dirs, at)
+		for _, to := range []string{dir, filepath.Clean(dir)} { // without -P, cd removes ".." before it follows links
+			if at := s.locate(from, to).Path; !slices.Contains(s.dirs, at) {
+				s.dirs = append(s.dirs, at)
+			}
 		}
 	}
 	return EffectNone

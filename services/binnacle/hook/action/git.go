@@ -92,11 +92,9 @@ func runsProgram(sub, a string) bool {
 	long := !slices.Contains(gitPlain, a) && gitPrograms.in(a)
 	switch sub {
 	case "rebase":
-		long = long || options{short: "x"}.in(a) && !strings.HasPrefix(a, "--")
+		long = long || options{short: "x"}.in(a)
 	case "clone":
 		long = long || options{"cu", []string{"config"}}.in(a)
-	case "grep":
-		long = long || options{short: "O"}.in(a)
 	}
 	return long || helperRE.MatchString(a)
 }

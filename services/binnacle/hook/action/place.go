@@ -19,9 +19,9 @@ import (
 
 // World is the state of the machine on which the agent runs.
 type World interface {
-	// Resolve returns an absolute, clean path with the symbolic links of its longest
-	// existing prefix resolved.
-	Resolve(path string) string
+	// Readlink returns the target of the symbolic link at an absolute path. ok is false if
+	// there is no link.
+	Readlink(path string) (target string, ok bool)
 	// Exists reports whether there is a file or link at an absolute path.
 	Exists(path string) bool
 	ReadDir(path string) ([]fs.DirEntry, error)
@@ -45,6 +45,36 @@ type Path struct {
 	Zone    string `json:"zone"`    // a clientkind.Zone…
 }
 
+// maxLinks is the number of symbolic links that Resolve follows in one path, as Linux does.
+const maxLinks = 40
+
+// Resolve returns an absolute path without symbolic links, also if a part of it does not
+// exist. As in the kernel, ".." after a link leads to the parent folder of its target. After
+// maxLinks links, of which the kernel opens none, the others stay in the path.
+func Resolve(w World, path string) string {
+	out, links := "/", 0
+	parts := strings.Split(path, "/")
+	for len(parts) > 0 {
+		part := parts[0]
+		parts = parts[1:]
+		at := filepath.Join(out, part)
+		target, ok := "", false
+		if part != ".." && at != out && links < maxLinks {
+			target, ok = w.Readlink(at)
+		}
+		if !ok {
+			out = at
+			continue
+		}
+		links++
+		parts = append(strings.Split(target, "/"), parts...)
+		if filepath.IsAbs(target) {
+			out = "/"
+		}
+	}
+	return out
+}
+
 // locate resolves a path relative to dir. Secret and Guarded are true if they hold for
 // the path as written or as resolved.
 func (p *Place) locate(dir, name string) Path {
@@ -52,12 +82,11 @@ func (p *Place) locate(dir, name string) Path {
 	case name == "~":
 		name = p.Home
 	case strings.HasPrefix(name, "~/"):
-		name = filepath.Join(p.Home, name[2:])
+		name = p.Home + name[1:]
 	case !filepath.IsAbs(name):
-		name = filepath.Join(dir, name)
+		name = dir + "/" + name // not cleaned, since ".." may follow a link
 	}
-	written := filepath.Clean(name)
-	real := p.World.Resolve(written)
+	written, real := filepath.Clean(name), Resolve(p.World, name)
 	return Path{Path: real, Secret: secret(written) || secret(real), Guarded: p.guarded(written) || p.guarded(real), Zone: p.zone(real)}
 }
 

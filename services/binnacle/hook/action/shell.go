@@ -295,20 +295,27 @@ func (s *scanner) command(argv []string, here string) {
 }
 
 // mentioned adds the paths and hosts that the arguments of a command name. The paths are
-// added to Reads, and also to Writes if the command writes or deletes.
+// added to Reads, and also to Writes if the command writes or deletes. For a command that
+// only uses files, such as cp, a URL is a path, too.
 func (s *scanner) mentioned(c *Command) {
+	writes := c.Effect == EffectWrite || c.Effect == EffectDelete
 	for _, a := range c.Args {
 		for _, name := range candidates(a) {
-			if u, err := url.Parse(name); err == nil && u.Host != "" && u.Scheme != "file" {
+			switch u, err := url.Parse(name); {
+			case err != nil || u.Scheme == "":
+			case u.Scheme == "file" && u.Path != "":
+				name = u.Path
+			case u.Host != "":
 				s.host(u.Hostname())
-				continue
+				if !writes && c.Effect != EffectRead {
+					continue
+				}
 			}
-			name = strings.TrimPrefix(name, "file://")
 			if !s.names(name) {
 				continue
 			}
 			s.paths(&s.line.Reads, name)
-			if c.Effect == EffectWrite || c.Effect == EffectDelete {
+			if writes {
 				s.paths(&s.line.Writes, name)
 			}
 		}
@@ -367,14 +374,15 @@ func (s *scanner) names(arg string) bool {
 }
 
 // candidates returns the parts of an argument that may be paths or URLs: the argument
-// itself, and what follows a short option or the first "=", "@" or ":" in it.
+// itself, and what follows a short option or the first "=", "@" or ":" in it, except for
+// the "//HOST" of a URL.
 func candidates(arg string) []string {
 	out := []string{arg}
-	if strings.HasPrefix(arg, "-") && len(arg) > 2 && arg[1] != '-' {
+	if strings.HasPrefix(arg, "-") && len(arg) > 1 && arg[1] != '-' {
 		out = append(out, arg[2:])
 	}
 	for _, sep := range []string{"=", "@", ":"} {
-		if _, after, ok := strings.Cut(arg, sep); ok && after != "" && !strings.HasPrefix(after, "//") {
+		if _, after, _ := strings.Cut(arg, sep); after != "" && !(sep == ":" && strings.HasPrefix(after, "//")) {
 			out = append(out, strings.TrimPrefix(after, "@"))
 		}
 	}
