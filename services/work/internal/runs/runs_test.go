@@ -6,12 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
@@ -153,9 +152,14 @@ func (w *world) begin(ctx context.Context, i *instance, call string, args string
 	done := make(chan execute.Result, 1)
 	go func() {
 		done <- r.Run(ctx, &execute.Work{Call: &contract.Call{ID: call, Kind: KindRun}, Args: []byte(args),
-			Event: &contract.Event{ID: "s-" + call, Tenant: "t", Session: "s-1", CallID: call, Actor: "ann", Client: "-", Origin: "gw1"}})
+			Event: cause(call)})
 	}()
 	return done, prop
+}
+
+// cause returns the event by which policy allowed a call of the pipeline runner.
+func cause(call string) *contract.Event {
+	return &contract.Event{ID: "s-" + call, Tenant: "t", Session: "s-1", CallID: call, Actor: "ann", Client: "-", Origin: "gw1"}
 }
 
 // echo is the outcome of a call that returns its arguments.
@@ -338,61 +342,66 @@ func TestRefused(t *testing.T) {
 // the same actor returns the id of the first one, until the call of the first one has an
 // outcome.
 func TestSingleFlight(t *testing.T) {
-	w := newWorld(t)
-	w.quiet = true // the first run waits for its first step
-	ctx, stop := context.WithCancel(t.Context())
-	first := make(chan execute.Result)
-	go func() { first <- w.run(ctx, "c-run", eight) }()
-	for w.Size() < 4 { // started, step started, proposed, outcome
-		time.Sleep(time.Millisecond)
-	}
-	second := newWorld(t)
-	second.Log = w.Log
-	res := second.run(t.Context(), "c-two", eight)
-	if string(res.Output) != `{"coalesced":true,"pipeline":"eight","run":"c-run","status":"running"}` {
-		t.Errorf("%+v", res)
-	}
-	stop()
-	if res := <-first; res.Status != contract.Cancelled {
-		t.Errorf("%+v", res)
-	}
-	by := &emit.Emitter{Log: w.Log, Source: services.Work + "/work-1", Now: time.Now}
-	rec := contract.Recorded{Effect: contract.Effect{CallID: "c-run", Status: contract.Cancelled}}
-	if _, err := by.Append(t.Context(), by.New(contract.EventEffectRecorded, "s-1", contract.Bytes(&rec), &contract.Event{Tenant: "t", Session: "s-1", CallID: "c-run", Actor: "ann", Client: "-", Origin: "gw1"})); err != nil {
-		t.Fatal(err)
-	}
-	third := newWorld(t)
-	third.Log = w.Log
-	if res := third.run(t.Context(), "c-three", eight); !strings.Contains(string(res.Output), `"run":"c-three"`) {
-		t.Errorf("%+v", res)
-	}
-}
-
-// TestCancelled checks that a run whose context ends cancels the calls that run, and
-// records its end.
-func TestCancelled(t *testing.T) {
-	w := newWorld(t)
-	w.quiet = true
-	ctx, stop := context.WithCancel(t.Context())
-	go func() {
-		for w.Size() < 4 {
-			time.Sleep(time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.quiet = true // the first run waits for its first step
+		ctx, stop := context.WithCancel(t.Context())
+		first, _ := w.begin(ctx, &instance{world: w}, "c-run", eight)
+		synctest.Wait()
+		second := newWorld(t)
+		second.Log = w.Log
+		res := second.run(t.Context(), "c-two", eight)
+		if string(res.Output) != `{"coalesced":true,"pipeline":"eight","run":"c-run","status":"running"}` {
+			t.Errorf("%+v", res)
 		}
 		stop()
-	}()
-	res := w.run(ctx, "c-run", eight)
-	if res.Status != contract.Cancelled {
-		t.Fatalf("%+v", res)
-	}
-	found := map[string]bool{}
-	for en := range w.Log.Scan(t.Context(), bus.Filter{}.String(), 1) {
-		if e, err := eventlog.Open(en, eventlog.Every); err == nil {
-			found[e.Name] = true
+		if res := <-first; res.Status != contract.Cancelled {
+			t.Errorf("%+v", res)
+		}
+		by := &emit.Emitter{Log: w.Log, Source: services.Work + "/work-1", Now: time.Now}
+		rec := contract.Recorded{Effect: contract.Effect{CallID: "c-run", Status: contract.Cancelled}}
+		if _, err := by.Append(t.Context(), by.New(contract.EventEffectRecorded, "s-1", contract.Bytes(&rec), cause("c-run"))); err != nil {
+			t.Fatal(err)
+		}
+		third := newWorld(t)
+		third.Log = w.Log
+		if res := third.run(t.Context(), "c-three", eight); !strings.Contains(string(res.Output), `"run":"c-three"`) {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// TestCancelled checks that a run whose context ends cancels the calls that run, waits a
+// bounded time for their outcomes, and records its end.
+func TestCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.quiet = true
+		ctx, stop := context.WithCancel(t.Context())
+		done, _ := w.begin(ctx, &instance{world: w}, "c-run", eight)
+		synctest.Wait()
+		stop()
+		began := time.Now()
+		if res := <-done; res.Status != contract.Cancelled || time.Since(began) != settle {
+			t.Fatalf("after %v: %+v", time.Since(began), res)
+		}
+		if n := w.count(contract.EventCancelRequested); n != 1 {
+			t.Errorf("%d requests to cancel one call\n%s", n, names(w))
+		}
+		if n := w.count(contract.EventPipelineEnded); n != 1 {
+			t.Errorf("%d ends\n%s", n, names(w))
+		}
+	})
+}
+
+// count returns the number of events on the ledger that have a name.
+func (w *world) count(name string) (n int) {
+	for en := range w.Log.Scan(context.Background(), bus.Filter{Event: name}.String(), 1) {
+		if _, err := eventlog.Open(en, eventlog.Every); err == nil {
+			n++
 		}
 	}
-	if !found[contract.EventCancelRequested] || !found[contract.EventPipelineEnded] {
-		t.Error(slices.Sorted(maps.Keys(found)))
-	}
+	return n
 }
 
 // TestContinuedTimeout checks that the timeout of a run that another instance began counts
@@ -410,8 +419,7 @@ func TestContinuedTimeout(t *testing.T) {
 	for age, want := range map[time.Duration]string{0: "", time.Hour: contract.TimedOut} {
 		w := newWorld(t)
 		by := &emit.Emitter{Log: w.Log, Source: services.Work + "/work-2", Now: func() time.Time { return time.Now().Add(-age) }}
-		cause := &contract.Event{ID: "s-c-run", Tenant: "t", Session: "s-1", CallID: "c-run", Actor: "ann", Client: "-", Origin: "gw1"}
-		started := by.New(contract.EventPipelineStarted, flow.Key("t", "ann", digest, []byte("{}")), contract.Bytes(flow.New("c-run", doc, map[string]any{}).Started(digest)), cause)
+		started := by.New(contract.EventPipelineStarted, flow.Key("t", "ann", digest, []byte("{}")), contract.Bytes(flow.New("c-run", doc, map[string]any{}).Started(digest)), cause("c-run"))
 		seq, _, err := eventlog.AppendEvent(t.Context(), w.Log, started)
 		if err != nil {
 			t.Fatal(err)
