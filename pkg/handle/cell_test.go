@@ -162,8 +162,62 @@ func TestDoCellRaces(t *testing.T) {
 	}
 }
 
-// TestDoCellFails shows that the errors of at and of decide are returned, that nothing
-// is then appended, and that DoCell ends after a bounded number of conflicts.
+// TestHolds checks which events can be events of the cell, by their tenant and sequence.
+func TestHolds(t *testing.T) {
+	fresh, upgraded := Cell{Tenant: "cell"}, Cell{Tenant: "cell", Original: "one", Opened: 5}
+	for _, x := range []struct {
+		cell   Cell
+		seq    uint64
+		tenant string
+		want   bool
+	}{
+		{fresh, 1, "cell", true}, {fresh, 1, "one", false}, {fresh, 1, "", false},
+		{upgraded, 1, "cell", true}, {upgraded, 9, "cell", true}, {upgraded, 4, "one", true}, {upgraded, 5, "one", false}, {upgraded, 6, "one", false}, {upgraded, 4, "two", false},
+		{Cell{}, 1, "", false},
+	} {
+		if got := x.cell.Holds(x.seq, x.tenant); got != x.want {
+			t.Errorf("%+v, event %d of %q: %v", x.cell, x.seq, x.tenant, got)
+		}
+	}
+}
+
+// TestHistoryOnce checks that the history holds each event once, also if the original
+// tenant is the cell's, and of the original tenant only the events before cell_opened.
+func TestHistoryOnce(t *testing.T) {
+	u := newUpgraded()
+	u.do(t, &u.Log, "one")
+	u.open(t)
+	u.do(t, &u.Log, "two")
+	for _, x := range []struct {
+		cell Cell
+		want string
+	}{
+		{u.cell, "one two "},
+		{Cell{Tenant: "original", Original: "original", Opened: u.cell.Opened}, "one " + contract.EventCellOpened + " "},
+		{Cell{Tenant: contract.CellTenant}, "two "},
+	} {
+		all, err := x.cell.History(t.Context(), &u.Log, bus.Filter{})
+		got := ""
+		for _, e := range all {
+			got += e.Name + " "
+		}
+		if err != nil || got != x.want {
+			t.Errorf("%+v: %q, %v", x.cell, got, err)
+		}
+	}
+}
+
+// full is a ledger that stores nothing.
+type full struct{ memlog.Log }
+
+var errFull = errors.New("the disk is full")
+
+func (*full) AppendExpect(context.Context, string, string, []byte, string, uint64) (uint64, error) {
+	return 0, errFull
+}
+
+// TestDoCellFails shows that the errors of at, of decide and of the append are returned,
+// that nothing is then appended, and that DoCell ends after a bounded number of conflicts.
 func TestDoCellFails(t *testing.T) {
 	u, failed := newUpgraded(), errors.New("failed")
 	decide := func([]*contract.Event) (*contract.Event, error) { return nil, failed }
@@ -172,6 +226,11 @@ func TestDoCellFails(t *testing.T) {
 	}
 	if _, err := DoCell(t.Context(), &u.Log, func(context.Context) (Cell, error) { return Cell{}, failed }, "policy", aggregate, nil); !errors.Is(err, failed) {
 		t.Error(err)
+	}
+	if _, err := DoCell(t.Context(), &full{}, u.at, "policy", aggregate, func([]*contract.Event) (*contract.Event, error) {
+		return u.m.New("one", aggregate, []byte(`{}`), nil), nil
+	}); !errors.Is(err, errFull) {
+		t.Errorf("a ledger that stores nothing: %v", err)
 	}
 	n := 0
 	_, err := DoCell(t.Context(), &busy{}, u.at, "policy", aggregate, func([]*contract.Event) (*contract.Event, error) {

@@ -1,6 +1,7 @@
 package running
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -144,6 +145,8 @@ func TestRead(t *testing.T) {
 	w := newWorld(t)
 	_, damaged := w.put(w.policy, contract.EventAllowed, runner, "c-3", []byte(`{}`))
 	_, malformed := w.put(w.policy, contract.EventAllowed, runner, "c-4", []byte(`{"call":1}`))
+	partial := append(bytes.TrimSuffix(contract.Bytes(decided(t, "c-6", w.key)), []byte("}")), `,"unknown":1}`...)
+	_, unknown := w.put(w.policy, contract.EventAllowed, runner, "c-6", partial)
 	c := w.checker(w.log, tenants{"t": true}, 0)
 	for _, x := range []struct {
 		call    string
@@ -151,7 +154,7 @@ func TestRead(t *testing.T) {
 		found   bool
 	}{
 		{"c-1", w.at["c-1"], w.at["c-1"] + 1, true}, {"c-1", w.at["c-1"], w.at["c-1"], false}, {"c-1", 0, 9, false}, {"c-1", 99, 100, false},
-		{"c-1", w.at["c-2"], 9, false}, {"c-2", w.at["c-2"], 9, true}, {"c-3", damaged, 9, false}, {"c-4", malformed, 9, false},
+		{"c-1", w.at["c-2"], 9, false}, {"c-2", w.at["c-2"], 9, true}, {"c-3", damaged, 9, false}, {"c-4", malformed, 9, false}, {"c-6", unknown, 9, false},
 	} {
 		a, err := c.Allowed(t.Context(), w.request(x.call), runner, x.at, x.seq)
 		if err != nil || (a != nil) != x.found || a != nil && a.Call.ID != x.call {

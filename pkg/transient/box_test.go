@@ -215,3 +215,25 @@ func TestForeign(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestDeadline checks that a handler's context has the deadline of the caller's context or,
+// if that has none, one in 30 s.
+func TestDeadline(t *testing.T) {
+	a, b := boxes(t)
+	b.Serve("until", func(ctx context.Context, _ json.RawMessage, reply func(any) error) error {
+		end, _ := ctx.Deadline()
+		return reply(end)
+	}, "a")
+	limited, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for ctx, want := range map[context.Context]time.Duration{t.Context(): 30 * time.Second, limited: time.Hour} {
+		began := time.Now()
+		var end time.Time
+		if err := meshtest.AskOne(ctx, a, "b", "b-1", "until", nil, &end); err != nil {
+			t.Fatal(err)
+		}
+		if d := end.Sub(began); d < want-20*time.Second || d > want+time.Since(began) {
+			t.Errorf("in %v, want %v", d, want)
+		}
+	}
+}
