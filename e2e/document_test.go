@@ -36,6 +36,7 @@ func TestDocument(t *testing.T) {
 	u.logins()
 	u.calls()
 	u.artifacts()
+	u.pipelines()
 	u.models()
 	u.govern()
 	u.approve()
@@ -202,6 +203,17 @@ func (u *user) artifacts() {
 	u.until(at)
 	u.until(at + "/content")
 	u.get(u.member(u.must(200, "POST", at+"/link", `{}`), "path"))
+}
+
+func (u *user) pipelines() {
+	const doc = `{"name":"doc","steps":[{"id":"one","pack":"cmd.upper","input":{"text":"a"}}]}`
+	u.get("/api/v1/pipelines")
+	u.must(200, "POST", "/api/v1/pipelines/validate", doc)
+	at := "/api/v1/pipelines/runs/" + u.member(u.must(200, "POST", "/api/v1/pipelines/runs", `{"document":`+doc+`}`), "call_id")
+	u.get("/api/v1/pipelines/runs?limit=1")
+	u.get(at)
+	u.get(at + "/graph")
+	u.must(200, "DELETE", at, "")
 }
 
 func (u *user) models() {

@@ -42,6 +42,7 @@ func TestQueries(t *testing.T) {
 	postCall(t, m, "/v1/chat/completions", "s-queries", chat, http.StatusOK) // the content is not stored on the ledger, so the llm-router queries the gateway for it
 	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.noop","args":{}}`, http.StatusOK)
 	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.artifact.put","args":{"content":"hello"}}`, http.StatusOK)
+	postCall(t, m, "/api/v1/pipelines/runs", "s-queries", `{"document":{"name":"queries","steps":[{"id":"one","pack":"noop"}]}}`, http.StatusOK)
 	if out, err := m.CLIStdin("a value", "secret", "put", "for-queries"); err != nil {
 		t.Fatal(out, err)
 	}
@@ -160,6 +161,14 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 			t.Fatal("no artifact")
 		}
 	}
+	until(t, gateway, work.PipelineRunsQuery, work.PipelineRunsRequest{Limit: 10}, func(all []work.PipelineRun) bool {
+		return len(all) == 1 && all[0].Status == contract.Succeeded
+	})
+	run := do(t, gateway, work.PipelineRunsQuery, work.PipelineRunsRequest{Limit: 1}, "")[0].Run
+	if r := do(t, gateway, work.PipelineRunQuery, work.PipelineRunRequest{Run: run, Actor: "admin"}, ""); len(r.Steps) != 1 || r.Pipeline != "queries" {
+		t.Errorf("%+v", r)
+	}
+	do(t, gateway, work.PipelineRunQuery, work.PipelineRunRequest{Run: run, Actor: "another"}, contract.CodeNotFound)
 	do(t, gateway, work.ArtifactInfoQuery, work.ArtifactInfoRequest{Artifact: all0}, contract.CodeNotFound)
 	// The first two queries succeed only in special circumstances, so an error also counts
 	// as their response. The third is sent between two session-runners (TestHeldSandboxes).

@@ -22,6 +22,7 @@ var neverWas = map[string]string{
 	"report": "cr-" + strings.Repeat("0", 64) + "-100", "tenant": "acme_shop_none", "delegation": "g-c-AAAAAAAAAAAAAAAAAAAAAAAAAA", "token": "AAAAAAAAAAAAAAAAAAAAAAAAAA",
 	"principal": "no-such-actor", "idempotency key": "no-such-idempotency-key", "secret": "no-such-secret",
 	"artifact": contract.IDArtifact + strings.Repeat("0", 64),
+	"run":      contract.IDCall + "RRRRRRRRRRRRRRRRRRRRRRRRRR",
 }
 
 // naming lists the inputs that name an id, with the kinds of ids. An input is a parameter
@@ -54,6 +55,10 @@ var naming = map[string][]string{
 	"getArtifactContent.id":         {"artifact"},
 	"linkArtifact.id":               {"artifact"},
 	"artifact":                      {"artifact"},
+	"getPipelineRun.id":             {"run", "call"},
+	"getPipelineGraph.id":           {"run", "call"},
+	"cancelPipelineRun.id":          {"run", "call"},
+	"work.pipeline_run.run":         {"run", "call"},
 }
 
 // plain lists the inputs that name no id, named as in naming, with the value that is sent
@@ -73,7 +78,7 @@ var plain = map[string]any{
 	// the log, which is one for all tenants
 	"level": 0, "tile": "000", "rest": "p", "line": "x", "size": 1, "index": 0, "width": 1, "getContent.size": "SIZE", "witness": nil, "witnessed": nil, "epoch": nil, "root": nil, "next": nil,
 	// the content of what is made or recorded
-	"all": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "", "work.artifact_info.upload": "",
+	"all": nil, "document": map[string]any{"name": "x", "steps": []any{map[string]any{"id": "s", "pack": "noop"}}}, "inputs": nil, "pipeline": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "", "work.artifact_info.upload": "",
 	"vote": "grant", "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
 	"rubric": rubric, "value": "x", "approveDevice.code": "BCD-FGH-JKL", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
 	"models": nil, "rate_calls": nil, "rate_window": nil, "tags": nil, "format": nil, "redact": nil, "recipient": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",
@@ -145,6 +150,7 @@ var exceptions = map[string]exception{
 	"revokeTokens.id":        {200, "the revocation is of a token of the caller's tenant; no token of it has the id"},
 	"revokeTokens.principal": {200, "the revocation is of the tokens of the caller's tenant"},
 	"getContent.tenant":      ofCell,
+	"runPipeline.digest":     {0, "the digest is that of the document, which the request lacks"},
 	"getEvidence.disclose":   {200, "the input selects calls of the session, which is the caller's own; the pack has none of another tenant"},
 }
 

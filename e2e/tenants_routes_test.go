@@ -175,6 +175,7 @@ var found = map[string]string{
 	"audit.makers":               "the response is a map of those ids that the tenant has",
 	"audit.receipts":             "the response is a list, which is empty",
 	"audit.search":               "the response is a list, which is empty",
+	"work.pipeline_runs":         "the response is a list, which is empty",
 	"work.artifact_list":         "the response is a list, which is empty",
 	"llm-router.stored_response": "the response names no principal; the gateway responds with 404",
 }

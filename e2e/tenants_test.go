@@ -286,6 +286,7 @@ func (s *settlement) keys() {
 	}
 	s.ids["token"] = token.JTI
 	s.ids["artifact"] = s.put()
+	s.ids["run"] = s.member(s.must(200, "POST", "/api/v1/pipelines/runs", `{"document":{"name":"`+strings.ToLower(s.mark)+`","steps":[{"id":"one","pack":"noop","input":{"say":"`+s.mark+`"}}]}}`), "call_id")
 	s.ids["key"] = s.mark + "-key"
 	r := s.must(200, "POST", "/api/v1/keys", `{"id":"`+s.ids["key"]+`","scopes":["llm:call"],"ttl_ms":3600000}`)
 	key := s.m.As(s.member(r, "key"))

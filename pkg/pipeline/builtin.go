@@ -34,3 +34,35 @@ func BuiltIn(name string) (raw []byte, digest string, ok bool) {
 	digest, err = Digest(raw)
 	return raw, digest, err == nil
 }
+
+// Description describes a built-in pipeline.
+type Description struct {
+	Description string   `json:"description"`
+	Digest      string   `json:"digest"`
+	Lacking     []string `json:"lacking"` // packs that it needs and the mesh lacks
+	Name        string   `json:"name"`
+	Required    []string `json:"required"` // inputs
+	Steps       []string `json:"steps"`    // packs in the order of the document
+}
+
+// Describe returns the descriptions of the built-in pipelines, sorted by name. The function
+// known is that of Document.Validate.
+func Describe(known func(pack, version string) bool) []Description {
+	out := []Description{}
+	for _, name := range BuiltIns() {
+		raw, digest, _ := BuiltIn(name)
+		doc, err := Parse(raw)
+		if err != nil {
+			continue // a test shows that all of them parse
+		}
+		d := Description{Description: doc.Description, Digest: digest, Lacking: []string{}, Name: name, Required: append([]string{}, doc.Required...)}
+		for i := range doc.Steps {
+			pack := doc.Steps[i].PackOf()
+			if d.Steps = append(d.Steps, pack); !known(pack, "") {
+				d.Lacking = append(d.Lacking, pack)
+			}
+		}
+		out = append(out, d)
+	}
+	return out
+}

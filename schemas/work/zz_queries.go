@@ -16,6 +16,12 @@ var (
 
 	// ArtifactUsageQuery is work.artifact_usage. The space that the artifacts of a tenant take.
 	ArtifactUsageQuery = query.Query[ArtifactUsageRequest, ArtifactUsage]{Info: query.Info{Service: "work", Verb: "artifact_usage", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+
+	// PipelineRunQuery is work.pipeline_run. A run of a pipeline, with its steps. The oldest runs of a tenant are not found.
+	PipelineRunQuery = query.Query[PipelineRunRequest, PipelineRun]{Info: query.Info{Service: "work", Verb: "pipeline_run", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+
+	// PipelineRunsQuery is work.pipeline_runs. The newest runs of pipelines of a principal or, with an empty actor, of all principals of the tenant, newest first.
+	PipelineRunsQuery = query.Query[PipelineRunsRequest, []PipelineRun]{Info: query.Info{Service: "work", Verb: "pipeline_runs", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
 )
 
 // Artifact is an artifact of a principal.
@@ -36,6 +42,35 @@ type Artifact struct {
 	Size      int64    `json:"size"`    // size of the content in bytes
 	Stored    string   `json:"stored"`  // time at which it was stored (RFC 3339)
 	Upload    string   `json:"upload"`  // id of the upload that has the content
+}
+
+// RunStep is a step of a run of a pipeline.
+type RunStep struct {
+	Attempts  int64    `json:"attempts"` // number of calls, of all items
+	CallID    string   `json:"call_id"`  // the newest call; empty without one
+	Ended     string   `json:"ended"`
+	ErrorCode string   `json:"error_code"`
+	ID        string   `json:"id"`    // name
+	Items     int64    `json:"items"` // number of items that have started
+	Needs     []string `json:"needs"` // steps that must have ended
+	Pack      string   `json:"pack"`  // pack that it calls
+	Started   string   `json:"started"`
+	Status    string   `json:"status"` // pending, running, skipped, succeeded, or how its call ended
+}
+
+// PipelineRun is a run of a pipeline.
+type PipelineRun struct {
+	Actor     string    `json:"actor"`
+	Digest    string    `json:"digest"`     // digest of the document; empty if the run has not begun
+	Ended     string    `json:"ended"`      // time at which it ended (RFC 3339); empty while it goes on
+	ErrorCode string    `json:"error_code"` // empty unless it failed
+	Failed    string    `json:"failed"`     // step that failed; empty if none did
+	Pipeline  string    `json:"pipeline"`   // name
+	Run       string    `json:"run"`        // id, which is that of its call
+	Session   string    `json:"session"`
+	Started   string    `json:"started"` // time at which it began (RFC 3339); empty if it has not begun
+	Status    string    `json:"status"`  // running, or how it ended
+	Steps     []RunStep `json:"steps"`
 }
 
 // ArtifactInfoRequest is the request of work.artifact_info.
@@ -60,4 +95,16 @@ type ArtifactUsageRequest struct {
 type ArtifactUsage struct {
 	Quota int64 `json:"quota"` // greatest number of bytes
 	Used  int64 `json:"used"`  // number of bytes; uploads that were deleted do not count
+}
+
+// PipelineRunRequest is the request of work.pipeline_run.
+type PipelineRunRequest struct {
+	Actor string `json:"actor"` // principal who must have started it; empty means any
+	Run   string `json:"run"`   // id
+}
+
+// PipelineRunsRequest is the request of work.pipeline_runs.
+type PipelineRunsRequest struct {
+	Actor string `json:"actor"` // principal; empty means all
+	Limit int64  `json:"limit"` // greatest number of items
 }

@@ -3,10 +3,10 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
+	"github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
@@ -23,31 +24,23 @@ import (
 func newPipelineCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "pipeline COMMAND",
-		Short: "Check, run and show pipelines of packs",
+		Short: "Check, run, show and cancel pipelines of packs",
 		Long: `Check, run and show pipelines. A pipeline is a JSON document with steps, each of which
 calls a pack with the outputs of earlier steps. A run goes on after a restart of the
 mesh; each of its steps is decided by policy and has a receipt.`,
 		Example: "  binnacle pipeline list\n  binnacle pipeline validate report.json\n  binnacle pipeline run report.json --input topic=tides --session s-report",
-	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c), newPipelineRunsCmd(c), newPipelineShowCmd(c), newPipelineGraphCmd(c))
+	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c), newPipelineRunsCmd(c), newPipelineShowCmd(c), newPipelineGraphCmd(c), newPipelineCancelCmd(c))
 }
 
-// builtInPipeline is a built-in pipeline, as pipeline.list describes it.
-type builtInPipeline struct {
-	Description string   `json:"description"`
-	Digest      string   `json:"digest"`
-	Lacking     []string `json:"lacking"`
-	Name        string   `json:"name"`
-	Required    []string `json:"required"`
-	Steps       []string `json:"steps"`
-}
+// The paths of pipelines and their runs.
+const (
+	pipelinesPath = "/api/v1/pipelines"
+	runsPath      = pipelinesPath + "/runs"
+)
 
 // builtInPipelines returns the built-in pipelines of the mesh.
-func builtInPipelines(ctx context.Context, c *env) ([]builtInPipeline, error) {
-	var doc struct {
-		Pipelines []builtInPipeline `json:"pipelines"`
-	}
-	_, err := sandboxCall(ctx, c, "", "pipeline.list", map[string]any{}, &doc)
-	return doc.Pipelines, err
+func builtInPipelines(ctx context.Context, c *env) (all []pipeline.Description, err error) {
+	return all, c.get(ctx, pipelinesPath, &all)
 }
 
 func newPipelineListCmd(c *env) *cobra.Command {
@@ -92,26 +85,24 @@ func newPipelineValidateCmd(c *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			doc, err := pipeline.Parse(raw)
-			var problems []pipeline.Problem
-			if p := (pipeline.Problem{}); errors.As(err, &p) {
-				problems = append(problems, p)
-			} else {
-				tools, err := listTools(cmd.Context(), c)
-				if err != nil {
-					return err
-				}
-				problems = doc.Validate(func(pack, version string) bool {
-					return slices.ContainsFunc(tools, func(t tool) bool { return t.Name == pack && (version == "" || t.Version == version) })
-				})
+			if !json.Valid(raw) {
+				return fail(exitFailed, "%s is not JSON", pos[0])
 			}
-			for _, p := range problems {
+			var doc struct {
+				Name     string             `json:"name"`
+				Problems []pipeline.Problem `json:"problems"`
+				Steps    int                `json:"steps"`
+			}
+			if _, err := c.post(cmd.Context(), pipelinesPath+"/validate", json.RawMessage(raw), nil, &doc); err != nil {
+				return err
+			}
+			for _, p := range doc.Problems {
 				fmt.Fprintln(c.errOut, p.Error())
 			}
-			if n := len(problems); n > 0 {
+			if n := len(doc.Problems); n > 0 {
 				return fail(exitFailed, "%s has %d problems", pos[0], n)
 			}
-			return c.print(map[string]any{"name": doc.Name, "steps": len(doc.Steps), "valid": true}, func() { fmt.Fprintf(c.out, "%s is valid: %d steps\n", doc.Name, len(doc.Steps)) })
+			return c.print(map[string]any{"name": doc.Name, "steps": doc.Steps, "valid": true}, func() { fmt.Fprintf(c.out, "%s is valid: %d steps\n", doc.Name, doc.Steps) })
 		},
 	}
 }
@@ -182,7 +173,7 @@ func runPipeline(ctx context.Context, c *env, o *pipelineOptions, name string) e
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(all, func(p builtInPipeline) bool { return p.Name == name })
+		i := slices.IndexFunc(all, func(p pipeline.Description) bool { return p.Name == name })
 		if i < 0 {
 			return fail(exitFailed, "there is no file and no built-in pipeline %s: 'binnacle pipeline list' lists them", name)
 		}
@@ -214,7 +205,7 @@ func startRun(ctx context.Context, c *env, o *pipelineOptions, args map[string]a
 		Status    string `json:"status"`
 		CallID    string `json:"call_id"`
 	}
-	raw, err := c.post(ctx, "/api/v1/calls", map[string]any{"kind": "tool." + pipeline.RunPack, "tool": pipeline.RunPack, "args": args}, h, &doc)
+	raw, err := c.post(ctx, runsPath, args, h, &doc)
 	if err != nil {
 		return err
 	}
@@ -241,59 +232,18 @@ func startRun(ctx context.Context, c *env, o *pipelineOptions, args map[string]a
 	})
 }
 
-// pipelineRun is a run, as pipeline.show describes it.
-type pipelineRun struct {
-	Actor     string         `json:"actor"`
-	Ended     string         `json:"ended"`
-	ErrorCode string         `json:"error_code"`
-	Pipeline  string         `json:"pipeline"`
-	Run       string         `json:"run"`
-	Started   string         `json:"started"`
-	Status    string         `json:"status"`
-	Steps     []pipelineStep `json:"steps"`
-}
-
-// pipelineStep is a step of a run.
-type pipelineStep struct {
-	Attempts  int      `json:"attempts"`
-	CallID    string   `json:"call_id"`
-	Ended     string   `json:"ended"`
-	ErrorCode string   `json:"error_code"`
-	ID        string   `json:"id"`
-	Items     int      `json:"items"`
-	Needs     []string `json:"needs"`
-	Pack      string   `json:"pack"`
-	Started   string   `json:"started"`
-	Status    string   `json:"status"`
-}
-
-// took returns the time between two times of events, or "" without both.
-func took(from, to string) string {
-	a, err := time.Parse(time.RFC3339, from)
-	if err != nil {
-		return ""
-	}
-	b, err := time.Parse(time.RFC3339, to)
-	if err != nil {
-		return ""
-	}
-	return b.Sub(a).String()
-}
-
 func newPipelineRunsCmd(c *env) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use: "runs", Short: "List the newest runs of pipelines", Example: "  binnacle pipeline runs --limit 10", Args: takes(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var doc struct {
-				Runs []pipelineRun `json:"runs"`
-			}
-			if _, err := sandboxCall(cmd.Context(), c, "", "pipeline.runs", map[string]any{"limit": limit}, &doc); err != nil {
+			var all []work.PipelineRun
+			if err := c.get(cmd.Context(), runsPath+"?limit="+strconv.Itoa(limit), &all); err != nil {
 				return err
 			}
-			return c.table(doc.Runs, []output.Column{{Heading: "RUN", Min: 28}, {Heading: "PIPELINE", Min: 20}, {Heading: "STATUS", Min: 10}, {Heading: "STARTED", Min: 24}, {Heading: "TOOK"}}, func(g *output.Grid) {
-				for _, r := range doc.Runs {
-					g.Add(r.Run, r.Pipeline, r.Status, r.Started, took(r.Started, r.Ended))
+			return c.table(all, []output.Column{{Heading: "RUN", Min: 28}, {Heading: "PIPELINE", Min: 20}, {Heading: "STATUS", Min: 10}, {Heading: "STARTED", Min: 24}, {Heading: "TOOK"}}, func(g *output.Grid) {
+				for _, r := range all {
+					g.Add(r.Run, r.Pipeline, r.Status, r.Started, pipeline.Took(r.Started, r.Ended))
 				}
 			})
 		},
@@ -306,18 +256,17 @@ func newPipelineShowCmd(c *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show RUN", Short: "Show the steps of a run with their states and times", Example: "  binnacle pipeline show c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, pos []string) error {
-			var r pipelineRun
-			raw, err := sandboxCall(cmd.Context(), c, "", "pipeline.show", map[string]any{"run": pos[0]}, &r)
-			if err != nil {
+			var r work.PipelineRun
+			if err := c.get(cmd.Context(), runsPath+"/"+url.PathEscape(pos[0]), &r); err != nil {
 				return err
 			}
 			if c.structured() {
-				return c.print(raw, func() {})
+				return c.print(r, func() {})
 			}
-			fmt.Fprintf(c.out, "%s  %s  %s %s\n", r.Pipeline, r.Status, took(r.Started, r.Ended), r.ErrorCode)
+			fmt.Fprintf(c.out, "%s  %s  %s %s\n", r.Pipeline, r.Status, pipeline.Took(r.Started, r.Ended), r.ErrorCode)
 			return c.table(r.Steps, []output.Column{{Heading: "STEP", Min: 16}, {Heading: "PACK", Min: 20}, {Heading: "STATUS", Min: 10}, {Heading: "CALLS", Min: 5}, {Heading: "TOOK", Min: 10}, {Heading: "NEWEST CALL"}}, func(g *output.Grid) {
 				for _, s := range r.Steps {
-					g.Add(s.ID, s.Pack, strings.TrimSpace(s.Status+" "+s.ErrorCode), strconv.Itoa(s.Attempts), took(s.Started, s.Ended), s.CallID)
+					g.Add(s.ID, s.Pack, strings.TrimSpace(s.Status+" "+s.ErrorCode), strconv.FormatInt(s.Attempts, 10), pipeline.Took(s.Started, s.Ended), s.CallID)
 				}
 			})
 		},
@@ -329,7 +278,7 @@ func newPipelineGraphCmd(c *env) *cobra.Command {
 		Use: "graph RUN|FILE", Short: "Print a run or a document as a Mermaid flowchart", Long: "Print a run, with states and times, or a document as a flowchart in Mermaid's syntax.",
 		Example: "  binnacle pipeline graph c-ABC\n  binnacle pipeline graph report.json", Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, pos []string) error {
-			var steps []pipelineStep
+			var text string
 			if _, err := os.Stat(pos[0]); err == nil || pos[0] == "-" {
 				raw, err := readPipeline(c, pos[0])
 				if err != nil {
@@ -339,42 +288,41 @@ func newPipelineGraphCmd(c *env) *cobra.Command {
 				if err != nil {
 					return fail(exitFailed, "%s: %v", pos[0], err)
 				}
-				for i := range doc.Steps {
-					steps = append(steps, pipelineStep{ID: doc.Steps[i].ID, Pack: doc.Steps[i].PackOf(), Needs: doc.NeedsOf(i)})
-				}
+				text = pipeline.Flowchart(doc.Nodes())
 			} else {
-				var r pipelineRun
-				if _, err := sandboxCall(cmd.Context(), c, "", "pipeline.show", map[string]any{"run": pos[0]}, &r); err != nil {
+				resp, err := c.request(cmd.Context(), http.MethodGet, runsPath+"/"+url.PathEscape(pos[0])+"/graph", nil, nil)
+				if err != nil {
 					return err
 				}
-				steps = r.Steps
+				defer resp.Body.Close()
+				raw, err := io.ReadAll(resp.Body)
+				if err != nil {
+					return err
+				}
+				text = string(raw)
 			}
-			text := flowchart(steps)
 			return c.print(map[string]any{"mermaid": text}, func() { fmt.Fprint(c.out, text) })
 		},
 	}
 }
 
-// flowchart returns steps as a flowchart in Mermaid's syntax.
-func flowchart(steps []pipelineStep) string {
-	var b strings.Builder
-	b.WriteString("flowchart TD\n")
-	node := map[string]string{} // ids of steps may be words of the syntax
-	for i, s := range steps {
-		node[s.ID] = "n" + strconv.Itoa(i)
-		label := s.ID + "<br/>" + s.Pack
-		if s.Status != "" {
-			label += "<br/>" + strings.TrimSpace(s.Status+" "+took(s.Started, s.Ended))
-		}
-		if s.Attempts > 1 {
-			label += fmt.Sprintf("<br/>%d calls", s.Attempts)
-		}
-		fmt.Fprintf(&b, "  %s[\"%s\"]\n", node[s.ID], label)
+func newPipelineCancelCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel RUN", Short: "Request the cancellation of a run", Long: "Request the cancellation of a run. The calls of its steps are stopped, and a run that has\nnot begun does not begin. A run that has ended is not changed.",
+		Example: "  binnacle pipeline cancel c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			resp, err := c.request(cmd.Context(), http.MethodDelete, runsPath+"/"+url.PathEscape(pos[0]), nil, nil)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			raw, err := io.ReadAll(resp.Body)
+			if err != nil {
+				return err
+			}
+			return c.printRaw(raw, func() {
+				fmt.Fprintf(c.errOut, "cancellation of %s requested; `binnacle pipeline show %s` shows its state\n", pos[0], pos[0])
+			})
+		},
 	}
-	for _, s := range steps {
-		for _, n := range s.Needs {
-			fmt.Fprintf(&b, "  %s --> %s\n", node[n], node[s.ID])
-		}
-	}
-	return b.String()
 }

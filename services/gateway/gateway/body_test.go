@@ -62,6 +62,8 @@ var wrongBodies = map[string][]wrong{
 		{`{"method":"x","params":{"a":[{"b":1,"b":2}]}}`, "/params/a/0/b"}},
 	"POST /api/v1/artifacts":          nil, // the body is the content
 	"POST /api/v1/artifacts/:id/link": {{`{"ttl_s":"1h"}`, "/ttl_s"}, {`{"ttl":1}`, "/ttl"}, {`[1]`, "body"}},
+	"POST /api/v1/pipelines/validate": wrongArgs,
+	"POST /api/v1/pipelines/runs":     wrongArgs,
 	"POST /mcp":                       nil, // JSON-RPC defines its own errors
 	"POST /oauth/token":               nil, // RFC 6749 defines its own errors: package logins tests them
 	"POST /oauth/device":              nil,

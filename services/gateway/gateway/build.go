@@ -29,6 +29,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/pipelines"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/secrets"
@@ -51,6 +52,7 @@ type parts struct {
 	secrets     *secrets.API
 	approvals   *approvals.API
 	artifacts   *artifacts.API
+	pipelines   *pipelines.API
 	policy      *policyapi.API
 	ledger      *ledgerapi.API
 	tlog        *tlog.API
@@ -164,6 +166,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	if env.Conn != nil {
 		s.artifacts.Store = artifact.Stream{Conn: env.Conn}
 	}
+	s.pipelines = &pipelines.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Tools: &s.tools.Catalog}
 	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}
 	s.policy = &policyapi.API{Gate: s.gate, Queries: s.queries, Trust: env.Trust}
 	s.ledger = &ledgerapi.API{RootKID: env.RootKID, Gate: s.gate, Queries: s.queries, Sessions: in, Ledger: ledger, Blobs: env.Blobs,

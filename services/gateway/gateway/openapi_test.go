@@ -72,6 +72,8 @@ var freeForm = map[string]string{
 	"Facts":            "policy bundles and kinds of calls have facts of their own",
 	"InputItem":        "the members are those that the caller of the provider's API sent",
 	"MCPMessage":       "the Model Context Protocol specifies them",
+	"Inputs":           "the document of the pipeline has the members",
+	"Pipeline":         "a how-to guide and the route that validates a document have the members",
 	"Output":           "the tool, or the provider of the model, made it",
 	"ProviderRequest":  "the provider's API specifies it, and it passes unchanged",
 	"ProviderResponse": "the provider's API specifies it, and it passes unchanged",

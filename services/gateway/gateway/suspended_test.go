@@ -35,6 +35,7 @@ var proposing = map[string][2]string{
 	"POST /api/v1/approvals/:call/votes": {"/api/v1/approvals/c-x/votes", `{"vote":"grant","reason":"x"}`},
 	"POST /mcp/v1/execute":               {"", `{"method":"a","params":{}}`},
 	"POST /api/v1/decide":                {"", `{"kind":"tool.a","report_within_ms":1000}`},
+	"POST /api/v1/pipelines/runs":        {"", `{"pipeline":"scrape-deck"}`},
 	"POST /api/v1/artifacts/:id/link":    {"/api/v1/artifacts/ar-x/link", ``}, // makes no proposal here, because the gateway has no signing key
 	"POST /api/v1/secrets":               {"", ``},                            // no body, because nothing would be proposed without the vault-broker's key
 	"DELETE /v1/responses/:id":           {"/v1/responses/resp_1", ``},        // makes no proposal here, because no response is stored

@@ -43,7 +43,7 @@ func (*claimer) Close(_ context.Context, _ *contract.Event, a *contract.Allowed,
 const canary = "canary-t"
 
 // tools are the kinds in the catalog of the mesh that twoTenants returns.
-var tools = []string{"tool.a", "llm.responses", "llm.chat", "policy.vote", "judge.score"}
+var tools = []string{"tool.a", "tool.pipeline.run", "llm.responses", "llm.chat", "policy.vote", "judge.score"}
 
 // twoTenants returns a mesh in which alice of the tenant edgetest.Tenant has made calls,
 // and the ids of these calls and of their session, intent and stored response, by kind.

@@ -150,10 +150,12 @@ func sweepUpload(ctx context.Context, s *Service, now time.Time, subject string)
 	return true, nil
 }
 
-// serve serves the queries about artifacts.
+// serve serves the queries of the gateway and the session-runner.
 func (s *Service) serve() {
 	srv := &rpc.Server{Box: s.env.Box}
 	rpc.Serve(srv, events.ArtifactListQuery, s.queryList)
 	rpc.Serve(srv, events.ArtifactInfoQuery, s.queryInfo)
 	rpc.Serve(srv, events.ArtifactUsageQuery, s.queryUsage)
+	rpc.Serve(srv, events.PipelineRunQuery, s.queryRun)
+	rpc.Serve(srv, events.PipelineRunsQuery, s.queryRuns)
 }

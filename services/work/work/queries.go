@@ -8,10 +8,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/work"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/shelf"
 )
 
-// maxList is the maximum number of artifacts in the response of a query.
+// maxList is the maximum number of artifacts or runs in the response of a query.
 const maxList = 1000
 
 // queryList handles the query artifact_list.
@@ -40,5 +41,32 @@ func (s *Service) queryInfo(ctx context.Context, q *events.ArtifactInfoRequest) 
 func (s *Service) queryUsage(ctx context.Context, _ *events.ArtifactUsageRequest) (out events.ArtifactUsage, err error) {
 	out.Quota = s.Quota
 	err = s.read(ctx, func(v *shelf.View) { out.Used = v.Used(transient.Tenant(ctx), math.MaxUint64) })
+	return out, err
+}
+
+// queryRun handles the query pipeline_run.
+func (s *Service) queryRun(ctx context.Context, q *events.PipelineRunRequest) (out events.PipelineRun, err error) {
+	found := false
+	if err := s.pipelines.read(ctx, func(b *flow.Board) {
+		if r := b.Get(transient.Tenant(ctx), q.Actor, q.Run); r != nil {
+			out, found = *r, true
+		}
+	}); err != nil {
+		return out, err
+	}
+	if !found {
+		return out, rpc.Errorf(contract.CodeNotFound, "none of the newest runs of pipelines has this id")
+	}
+	return out, nil
+}
+
+// queryRuns handles the query pipeline_runs.
+func (s *Service) queryRuns(ctx context.Context, q *events.PipelineRunsRequest) (out []events.PipelineRun, err error) {
+	out = []events.PipelineRun{}
+	err = s.pipelines.read(ctx, func(b *flow.Board) {
+		for _, r := range b.List(transient.Tenant(ctx), q.Actor, int(min(max(q.Limit, 1), maxList))) {
+			out = append(out, *r)
+		}
+	})
 	return out, err
 }

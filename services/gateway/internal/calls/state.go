@@ -151,22 +151,9 @@ func (s *API) State(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
-	e, err := s.Runner.Queries.In(who.Tenant).Last(ctx, c.Param("id"))
+	out, e, err := s.StateOf(ctx, who, c.Param("id"))
 	if err != nil {
 		return err
-	}
-	if e == nil || !who.Is(e) && !slices.Contains(who.Scopes, token.Audit) {
-		return apierr.NotFound("not found: no call " + c.Param("id"))
-	}
-	out := CallState{CallID: e.CallID, Session: e.Session, Status: proposed, Poll: pollOf(e.CallID)}
-	ref, err := out.fold(e)
-	if err != nil {
-		return err
-	}
-	if ref != nil {
-		if out.Output, err = s.Blobs.In(who.Tenant).Open(ctx, ref); err != nil {
-			return apierr.Unreadable(out.CallID, err)
-		}
 	}
 	if out.ReceiptID == "" {
 		c.Response().Header().Set("Retry-After", "1")
@@ -175,6 +162,26 @@ func (s *API) State(c echo.Context) error {
 		out.Queued = s.Position(ctx, e)
 	}
 	return c.JSON(http.StatusOK, out)
+}
+
+// StateOf returns the state of a call, without its position in a queue, and the event that
+// determines it. Its errors are those of State.
+func (s *API) StateOf(ctx context.Context, who *auth.Caller, id string) (CallState, *contract.Event, error) {
+	e, err := s.Runner.Queries.In(who.Tenant).Last(ctx, id)
+	if err != nil {
+		return CallState{}, nil, err
+	}
+	if e == nil || !who.Is(e) && !slices.Contains(who.Scopes, token.Audit) {
+		return CallState{}, nil, apierr.NotFound("not found: no call " + id)
+	}
+	out := CallState{CallID: e.CallID, Session: e.Session, Status: proposed, Poll: pollOf(e.CallID)}
+	ref, err := out.fold(e)
+	if err == nil && ref != nil {
+		if out.Output, err = s.Blobs.In(who.Tenant).Open(ctx, ref); err != nil {
+			err = apierr.Unreadable(out.CallID, err)
+		}
+	}
+	return out, e, err
 }
 
 // Position returns the position at which a call began to wait for a sandbox, given an event e of

@@ -4,6 +4,7 @@ import (
 	"reflect"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
@@ -22,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/pipelines"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/secrets"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/tlog"
@@ -166,6 +168,13 @@ var table = []operation{
 	{id: "getArtifactContent", method: "GET", path: "/api/v1/artifacts/{id}/content", summary: "The content of an artifact, or a range of it.", scope: auth, headers: []param{text("Range", "as in RFC 9110, section 14")}, answer: raw(octets)},
 	{id: "linkArtifact", method: "POST", path: "/api/v1/artifacts/{id}/link", summary: "Makes a signed link to an artifact, which needs no credential until it expires. The ledger has the call and not the link.", scope: "call tool.artifact.link", body: doc[artifacts.LinkRequest](), answer: doc[artifacts.LinkResponse](), then: waits},
 	{id: "getLinkedArtifact", method: "GET", path: "/a/{link}", summary: "The content of an artifact by a signed link, or a range of it.", headers: []param{text("Range", "as in RFC 9110, section 14")}, answer: raw(octets)},
+	{id: "listPipelines", method: "GET", path: "/api/v1/pipelines", summary: "The built-in pipelines, with the packs that the mesh lacks for them.", scope: auth, answer: doc[[]pipeline.Description]()},
+	{id: "validatePipeline", method: "POST", path: "/api/v1/pipelines/validate", summary: "Checks the document of a pipeline against the packs of the mesh.", scope: "any scope that allows calls", body: doc[pipelines.Pipeline](), answer: doc[pipelines.ValidateResponse]()},
+	{id: "listPipelineRuns", method: "GET", path: "/api/v1/pipelines/runs", summary: "The caller's newest runs of pipelines, newest first; for readers of the ledger those of all principals.", scope: auth, query: []param{number("limit", "1 to 100; 50 without it")}, answer: doc[[]work.PipelineRun]()},
+	{id: "runPipeline", method: "POST", path: "/api/v1/pipelines/runs", summary: "Runs a pipeline: the document, or a built-in one by name and digest. The output has the id of another run if that one has the same document and inputs and is in progress.", scope: "call tool.pipeline.run", body: doc[pipelines.RunRequest](), answer: doc[calls.CallResponse](), then: waits},
+	{id: "getPipelineRun", method: "GET", path: "/api/v1/pipelines/runs/{id}", summary: "A run of a pipeline, with its steps, their calls and times. For who started it, and for readers of the ledger. Before it begins, and if it ended before, it has the status of its call and no steps.", scope: auth, answer: doc[work.PipelineRun]()},
+	{id: "getPipelineGraph", method: "GET", path: "/api/v1/pipelines/runs/{id}/graph", summary: "A run of a pipeline as a flowchart in Mermaid's syntax.", scope: auth, answer: raw("text/plain")},
+	{id: "cancelPipelineRun", method: "DELETE", path: "/api/v1/pipelines/runs/{id}", summary: "Requests the cancellation of a run, by who started it. The calls of its steps are stopped.", scope: "any scope that allows calls", answer: doc[calls.CallState]()},
 	{id: "listModelStats", method: "GET", path: "/api/v1/llm/stats", summary: "Success rates and percentiles of the latency of models in a window.", scope: reader, query: []param{from, to}, answer: doc[[]llmrouter.ModelStats]()},
 	{id: "listSpend", method: "GET", path: "/api/v1/llm/spend", summary: "Tokens and money in a window, by key, model, tag, day, actor or provider.", scope: reader, query: []param{from, to, text("by", "dimensions to group by, separated by commas")}, answer: doc[[]llmrouter.Spend]()},
 	{id: "createKey", method: "POST", path: "/api/v1/keys", summary: "Makes a virtual key and returns it. It cannot be read again: the ledger has only its digest.", scope: "policy:admin, and call policy.create_key", body: doc[keys.KeyRequest](), answer: doc[keys.KeyResponse]()},

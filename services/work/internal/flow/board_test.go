@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,7 +35,7 @@ func (b *boardTest) stepEnded(tenant, run, step string, item int64, status, code
 }
 
 // describe returns a run in one line.
-func describe(r *Run) string {
+func describe(r *events.PipelineRun) string {
 	if r == nil {
 		return "none"
 	}
@@ -89,6 +90,26 @@ func TestBoard(t *testing.T) {
 	b.put("t", "c-2", contract.EventEffectRecorded, contract.Bytes(&contract.Recorded{Effect: contract.Effect{Status: contract.Cancelled, ErrorCode: "cancelled"}}))
 	if got := describe(b.Get("t", "", "c-2")); !strings.Contains(got, `: cancelled t17-t18 "cancelled" ""`) {
 		t.Error(got)
+	}
+}
+
+// TestBoardNotBegun checks that a run is described which ended before it began, unless it
+// returned the id of another run, and that the outcome of a call of another tool is no run.
+func TestBoardNotBegun(t *testing.T) {
+	var b boardTest
+	put := func(call, tool, status, code string) {
+		b.put("t", call, contract.EventEffectRecorded, contract.Bytes(&contract.Recorded{Effect: contract.Effect{Status: status, ErrorCode: code, Tool: tool}}))
+	}
+	put("c-1", "pipeline.run", contract.Cancelled, "cancelled")
+	put("c-2", "pipeline.run", contract.Succeeded, "")
+	put("c-3", "pipeline.approve", contract.Failed, "internal")
+	put("c-4", "pipeline.run", contract.Failed, "invalid_input")
+	var got []string
+	for _, r := range b.List("t", "alice", 9) {
+		got = append(got, describe(r))
+	}
+	if want := []string{`c-4   by alice in s-1: failed -t4 "invalid_input" ""`, `c-1   by alice in s-1: cancelled -t1 "cancelled" ""`}; !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	events "github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 )
 
@@ -51,7 +52,7 @@ func (r *Runner) Handle(ctx context.Context, w *execute.Work) execute.Result {
 	case KindApprove:
 		return approve(w)
 	case KindList:
-		return output(map[string]any{"pipelines": r.List()})
+		return output(map[string]any{"pipelines": pipeline.Describe(r.Known)})
 	case KindShow, KindRuns:
 		return r.describe(ctx, w)
 	}
@@ -71,8 +72,8 @@ func (r *Runner) describe(ctx context.Context, w *execute.Work) execute.Result {
 	if slices.Contains(w.Call.Scopes, "audit:read") {
 		actor = ""
 	}
-	var one *flow.Run
-	var all []*flow.Run
+	var one *events.PipelineRun
+	var all []*events.PipelineRun
 	if err := r.Board(ctx, func(b *flow.Board) {
 		if one = b.Get(w.Event.Tenant, actor, a.Run); w.Call.Kind == KindRuns {
 			all = b.List(w.Event.Tenant, actor, a.Limit)
@@ -99,35 +100,4 @@ func approve(w *execute.Work) execute.Result {
 		return execute.Fail(contract.CodeApprovalRequired, "the policy required no approval of the step: add an approval rule for %s to the ceilings or the policy", KindApprove)
 	}
 	return output(map[string]any{"approved": true})
-}
-
-// Description describes a built-in pipeline.
-type Description struct {
-	Description string   `json:"description"`
-	Digest      string   `json:"digest"`
-	Lacking     []string `json:"lacking"` // packs that it needs and the mesh lacks
-	Name        string   `json:"name"`
-	Required    []string `json:"required"` // inputs
-	Steps       []string `json:"steps"`    // packs in the order of the document
-}
-
-// List returns the descriptions of the built-in pipelines.
-func (r *Runner) List() []Description {
-	out := []Description{}
-	for _, name := range pipeline.BuiltIns() {
-		raw, digest, _ := pipeline.BuiltIn(name)
-		doc, err := pipeline.Parse(raw)
-		if err != nil {
-			continue // a test shows that all of them parse
-		}
-		d := Description{Description: doc.Description, Digest: digest, Lacking: []string{}, Name: name, Required: append([]string{}, doc.Required...)}
-		for i := range doc.Steps {
-			pack := doc.Steps[i].PackOf()
-			if d.Steps = append(d.Steps, pack); !r.Known(pack, "") {
-				d.Lacking = append(d.Lacking, pack)
-			}
-		}
-		out = append(out, d)
-	}
-	return out
 }
