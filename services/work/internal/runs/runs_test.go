@@ -47,13 +47,15 @@ type instance struct {
 	after bool
 	ended chan struct{} // closed when the instance ends
 	lost  uint64        // sequence of an entry that cannot be read by Get
+	full  int           // number of the append that is refused; 0 means none
 
 	appends int
 	dead    bool
 }
 
 // reach counts an append of the instance, and ends its goroutine if the instance has ended.
-func (i *instance) reach(after bool) {
+// It returns an error if the append is refused.
+func (i *instance) reach(after bool) error {
 	i.mu.Lock()
 	if !after {
 		i.appends++
@@ -62,14 +64,18 @@ func (i *instance) reach(after bool) {
 		i.dead = true
 		close(i.ended)
 	}
-	dead := i.dead
+	dead, refused := i.dead, !after && i.appends == i.full
 	i.mu.Unlock()
 	if dead {
 		runtime.Goexit()
 	}
+	if refused {
+		return errLost
+	}
+	return nil
 }
 
-var errLost = errors.New("the entry cannot be read")
+var errLost = errors.New("the ledger does not respond")
 
 func (i *instance) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) {
 	if seq == i.lost {
@@ -79,21 +85,28 @@ func (i *instance) Get(ctx context.Context, seq uint64) (eventlog.Entry, error) 
 }
 
 func (i *instance) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
-	i.reach(false)
+	if err := i.reach(false); err != nil {
+		return 0, err
+	}
 	seq, err := i.Log.AppendExpect(ctx, subject, id, data, filter, expect)
-	i.reach(true)
+	_ = i.reach(true)
 	return seq, err
 }
 
 func (i *instance) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
-	i.reach(false)
+	if err := i.reach(false); err != nil {
+		return 0, err
+	}
 	seq, err := i.Log.Append(ctx, subject, id, data)
 	if e, ok := contract.DecodeEvent(data); err == nil && ok == nil && e.Name == contract.EventCallProposed {
 		i.execute(e)
 	}
-	i.reach(true)
+	_ = i.reach(true)
 	return seq, err
 }
+
+// withheld is an output of which only the commitment is recorded.
+const withheld = "withheld"
 
 // execute records the outcome of a proposed call, and delivers it to w.prop
 // unless w.quiet is set.
@@ -110,8 +123,11 @@ func (w *world) execute(e *contract.Event) {
 	raw, _ := json.Marshal(output)
 	content, _ := blob.Refer(raw, "application/json")
 	rec := contract.Recorded{Effect: contract.Effect{CallID: c.ID, Status: status, ErrorCode: code, Tool: c.Tool}, Receipt: contract.Receipt{ID: contract.IDReceipt + c.ID}}
-	if status == contract.Succeeded {
+	if status == contract.Succeeded && output != nil {
 		rec.Output = &content
+		if output == withheld {
+			rec.Output.Store = contract.StoreWithheld
+		}
 	}
 	by := &emit.Emitter{Log: w.Log, Source: "session-runner/session-runner-1", Now: time.Now}
 	out := by.New(contract.EventEffectRecorded, e.Session, contract.Bytes(&rec), e)
@@ -143,18 +159,22 @@ func (w *world) begin(ctx context.Context, i *instance, call string, args string
 	w.mu.Lock()
 	w.prop = prop
 	w.mu.Unlock()
+	r := New(Runner{Emit: by, Blobs: &blob.Store{}, Log: slog.New(slog.DiscardHandler), Proposer: prop, Tools: tools()})
+	done := make(chan execute.Result, 1)
+	go func() {
+		done <- r.Run(ctx, &execute.Work{Call: &contract.Call{ID: call, Kind: KindRun}, Args: []byte(args), Event: cause(call)})
+	}()
+	return done, prop
+}
+
+// tools returns a catalog with the packs echo and pipeline.approve.
+func tools() *catalog.Catalog {
 	tools := &catalog.Catalog{}
 	for _, kind := range []string{"tool.echo", KindApprove} {
 		_ = tools.Apply("cell", &contract.Event{Tenant: "cell", Name: contract.EventToolRegistered, Source: services.SessionRunner + "/1",
 			Data: contract.Bytes(&contract.Tool{Kind: kind, Tool: kind[5:], Executor: services.SessionRunner, Version: "v1", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`)})})
 	}
-	r := New(Runner{Emit: by, Blobs: &blob.Store{}, Log: slog.New(slog.DiscardHandler), Proposer: prop, Tools: tools})
-	done := make(chan execute.Result, 1)
-	go func() {
-		done <- r.Run(ctx, &execute.Work{Call: &contract.Call{ID: call, Kind: KindRun}, Args: []byte(args),
-			Event: cause(call)})
-	}()
-	return done, prop
+	return tools
 }
 
 // cause returns the event by which policy allowed a call of the pipeline runner.
