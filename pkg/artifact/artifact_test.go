@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -55,32 +56,39 @@ func random(n int) []byte {
 }
 
 // TestWriteRead writes content of sizes around those of parts, and reads it as a whole
-// and from other positions. It also checks the size and the digest in the object, and
-// that Verify accepts it.
+// and from other positions. It also checks the size and the digest in the object, that the
+// store has the parts and the index and nothing else, and that Verify accepts the object.
 func TestWriteRead(t *testing.T) {
-	for _, n := range []int{0, 1, PartSize - 1, PartSize, PartSize + 1, 3*PartSize + 17, 9 * PartSize} {
-		var m memory
-		content := random(n)
-		o, err := Write(t.Context(), &m, "t", "gateway", 0, iotest.HalfReader(bytes.NewReader(content)))
-		if err != nil {
-			t.Fatal(n, err)
+	synctest.Test(t, func(t *testing.T) { // a writer that waits for ever fails
+		for _, n := range []int{0, 1, PartSize - 1, PartSize, PartSize + 1, 3*PartSize + 17, 9 * PartSize} {
+			var m memory
+			content := random(n)
+			o, err := Write(t.Context(), &m, "t", "gateway", 0, iotest.HalfReader(bytes.NewReader(content)))
+			if err != nil {
+				t.Fatal(n, err)
+			}
+			sum := sha256.Sum256(content)
+			if o.Size != int64(n) || o.Digest != digest(sum[:]) || o.Valid() != nil || DigestOf(ID(o.Digest)) != o.Digest {
+				t.Errorf("%d: %+v %v", n, o, o.Valid())
+			}
+			if want := int(parts(o.Size)) + min(n, 1); len(m.parts) != want {
+				t.Errorf("%d: %d parts with the index, want %d", n, len(m.parts), want)
+			}
+			if err := Verify(t.Context(), &m, o); err != nil {
+				t.Errorf("%d: %v", n, err)
+			}
+			r, err := Open(t.Context(), &m, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := iotest.TestReader(r, content); err != nil {
+				t.Errorf("%d: %v", n, err)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
 		}
-		sum := sha256.Sum256(content)
-		if o.Size != int64(n) || o.Digest != digest(sum[:]) || o.Valid() != nil || DigestOf(ID(o.Digest)) != o.Digest {
-			t.Errorf("%d: %+v %v", n, o, o.Valid())
-		}
-		if err := Verify(t.Context(), &m, o); err != nil {
-			t.Errorf("%d: %v", n, err)
-		}
-		r, err := Open(t.Context(), &m, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-		if err := iotest.TestReader(r, content); err != nil {
-			t.Errorf("%d: %v", n, err)
-		}
-	}
+	})
 }
 
 // TestCorrupt changes or removes each stored part, and changes the size, the digest and
@@ -135,9 +143,8 @@ type full struct{ memory }
 func (*full) Put(context.Context, string, []byte) error { return errors.New("full") }
 
 // TestFailures checks that a writer returns the errors of its reader and of
-// the store, and the error of its context, and does not accept more than its
-// limit. It also checks that Verify returns ErrNotFound for an upload that is
-// not stored, and that Valid rejects malformed objects.
+// the store, and the error of its context, and accepts as much as its limit and not
+// more. It also checks that Verify returns ErrNotFound for an upload that is not stored.
 func TestFailures(t *testing.T) {
 	if _, err := Write(t.Context(), &full{}, "t", "gateway", 0, bytes.NewReader(random(20*PartSize))); err == nil {
 		t.Error("a full store: no error")
@@ -156,9 +163,56 @@ func TestFailures(t *testing.T) {
 	if err := Verify(t.Context(), &memory{}, Object{Tenant: "t", Service: "gateway", Upload: "u-x", Size: 1}); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
-	for _, o := range []Object{{}, {Upload: "u-a.b"}, {Upload: "u-a", Size: -1}, {Upload: "u-a", Digest: "sha256:AA"}, {Upload: "u-a", Digest: digest(make([]byte, 32)), Index: "x"}} {
-		if o.Valid() == nil {
-			t.Errorf("%+v is valid", o)
+	if o, err := Write(t.Context(), &memory{}, "t", "gateway", 100, bytes.NewReader(random(100))); err != nil || o.Size != 100 {
+		t.Errorf("as much as is permitted: %+v %v", o, err)
+	}
+}
+
+// TestValid checks the member that Valid names for an object, none if it is well formed.
+func TestValid(t *testing.T) {
+	sum := digest(make([]byte, 32))
+	for _, x := range []struct {
+		change func(*Object)
+		want   string
+	}{
+		{func(*Object) {}, ""},
+		{func(o *Object) { o.Size = 0 }, ""},
+		{func(o *Object) { o.Size = MaxSize }, ""},
+		{func(o *Object) { o.Upload = "u-" + strings.Repeat("a", 62) }, ""},
+		{func(o *Object) { o.Upload = "u-" + strings.Repeat("a", 63) }, "upload"},
+		{func(o *Object) { o.Upload = "x-a" }, "upload"},
+		{func(o *Object) { o.Upload = "u-a.b" }, "upload"},
+		{func(o *Object) { o.Upload = "" }, "upload"},
+		{func(o *Object) { o.Size = -1 }, "size"},
+		{func(o *Object) { o.Size = MaxSize + 1 }, "size"},
+		{func(o *Object) { o.Digest = sum[len("sha256:"):] }, "digest"},
+		{func(o *Object) { o.Index = "sha256:" }, "index"},
+	} {
+		o := Object{Upload: "u-a", Size: 1, Digest: sum, Index: sum}
+		x.change(&o)
+		got := ""
+		if err := o.Valid(); err != nil {
+			got, _, _ = strings.Cut(err.Error(), ":")
+		}
+		if got != x.want {
+			t.Errorf("%+v: %q, want %q", o, got, x.want)
+		}
+	}
+}
+
+// TestIDs checks that ID and DigestOf accept the SHA-256 digests in lower-case hex, after
+// their prefix, and no other text.
+func TestIDs(t *testing.T) {
+	good := strings.Repeat("0a", 32)
+	if id := ID("sha256:" + good); id != contract.IDArtifact+good || DigestOf(id) != "sha256:"+good {
+		t.Error(id)
+	}
+	if ID(good) != "" || DigestOf(good) != "" {
+		t.Error("a digest without its prefix is accepted")
+	}
+	for _, bad := range []string{"", good[2:], good + "0a", good[1:], strings.ToUpper(good), good[1:] + "g", "xyz"} {
+		if ID("sha256:"+bad) != "" || DigestOf(contract.IDArtifact+bad) != "" {
+			t.Errorf("%q is accepted", bad)
 		}
 	}
 }
@@ -202,13 +256,15 @@ func (o *ordered) Put(ctx context.Context, key string, part []byte) error {
 // one, by which the collector finds the upload, and none at all if storing the
 // first one fails.
 func TestFirstPart(t *testing.T) {
-	for _, broken := range []bool{false, true} {
-		o := &ordered{broken: broken}
-		_, err := Write(t.Context(), o, "t", "gateway", 0, bytes.NewReader(random(9*PartSize)))
-		if (err != nil) != broken || o.early.Load() || broken && len(o.parts) != 0 {
-			t.Errorf("broken %t: %v, early %t, %d parts", broken, err, o.early.Load(), len(o.parts))
+	synctest.Test(t, func(t *testing.T) {
+		for _, broken := range []bool{false, true} {
+			o := &ordered{broken: broken}
+			_, err := Write(t.Context(), o, "t", "gateway", 0, bytes.NewReader(random(9*PartSize)))
+			if (err != nil) != broken || o.early.Load() || broken && len(o.parts) != 0 {
+				t.Errorf("broken %t: %v, early %t, %d parts", broken, err, o.early.Load(), len(o.parts))
+			}
 		}
-	}
+	})
 }
 
 // TestNamed checks that the ids of artifacts are found in text, each once, and
@@ -227,6 +283,7 @@ func TestNamed(t *testing.T) {
 		"see https://x/a/" + a + "/content": a,
 		"ar-" + a:                           "",
 		"ar- " + b:                          b,
+		a + " ar-and more":                  a,
 	} {
 		if got := strings.Join(Named([]byte(text), 9), " "); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
@@ -234,5 +291,13 @@ func TestNamed(t *testing.T) {
 	}
 	if got := Named([]byte(a+" "+b), 1); len(got) != 1 {
 		t.Error(got)
+	}
+	for c := range 256 {
+		word := c < 0x80 && strings.ContainsRune("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_", rune(c))
+		for _, text := range [][]byte{append([]byte{byte(c)}, a...), append([]byte(a), byte(c))} {
+			if got := Named(text, 9); (len(got) == 0) != word {
+				t.Errorf("%q: %v", text, got)
+			}
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
@@ -220,5 +221,80 @@ func TestBackoff(t *testing.T) {
 		if got := Backoff(n); got != want {
 			t.Errorf("%d: %s", n, got)
 		}
+	}
+}
+
+// TestDefaults checks that an event goes to the poison queue after 20 deliveries, and that
+// its handler has 30 s in each, unless the reactor states other values.
+func TestDefaults(t *testing.T) {
+	for _, x := range []struct {
+		reactor Reactor
+		tries   uint64
+		took    time.Duration
+		status  string
+	}{
+		{Reactor{}, 19, 30 * time.Second, "retry"},
+		{Reactor{}, 20, 30 * time.Second, "poison"},
+		{Reactor{}, 21, 30 * time.Second, "poison"},
+		{Reactor{MaxTries: 2, Timeout: time.Second}, 1, time.Second, "retry"},
+		{Reactor{MaxTries: 2, Timeout: time.Second}, 2, time.Second, "poison"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began, r := time.Now(), x.reactor
+			r.Name, r.Work, r.Limit = "hook", work, 1
+			r.Handle = func(ctx context.Context, _ *contract.Event) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			by, recorded := stage(t, r, x.tries, escalated(t))
+			if by[x.status] != 1 || len(by) != 1 || (len(recorded) == 1) != (x.status == "poison") || time.Since(began) != x.took {
+				t.Errorf("%+v: %v after %v, %d events", x, by, time.Since(began), len(recorded))
+			}
+		})
+	}
+}
+
+// TestReason checks that the reason of an event in the poison queue has at most maxReason bytes.
+func TestReason(t *testing.T) {
+	for length, want := range map[int]int{maxReason - 1: maxReason - 1, maxReason: maxReason, maxReason + 9: maxReason} {
+		m := message.NewMessage("1", nil)
+		m.Metadata.Set(middleware.ReasonForPoisonedKey, strings.Repeat("x", length))
+		m.Metadata.Set(middleware.PoisonedHandlerKey, "hook")
+		if got := string(failure(m, &contract.Event{ID: "e-1"})); got != `{"event":"e-1","reactor":"hook","reason":"`+strings.Repeat("x", want)+`"}` {
+			t.Errorf("%d bytes: %s", length, got)
+		}
+	}
+}
+
+// TestNoEvent checks that a message without an event is handled by no reactor, and is not
+// recorded.
+func TestNoEvent(t *testing.T) {
+	log := &memlog.Log{}
+	m := message.NewMessage("1", nil)
+	r := Reactor{Handle: func(context.Context, *contract.Event) error { return nil }}
+	if err := r.handle(m); !errors.Is(err, ErrPermanent) {
+		t.Error(err)
+	}
+	p := &Publisher{Emit: &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: time.Now, Log: log}}
+	if err := p.Publish(contract.EventReactionFailed, m); err == nil || log.Size() != 0 {
+		t.Errorf("%v, %d events", err, log.Size())
+	}
+}
+
+// full is a ledger that stores nothing.
+type full struct{ memlog.Log }
+
+func (*full) Append(context.Context, string, string, []byte) (uint64, error) {
+	return 0, errors.New("the disk is full")
+}
+
+// TestPoisonNotStored checks that an event is delivered again if it belongs to the poison
+// queue and that cannot be recorded.
+func TestPoisonNotStored(t *testing.T) {
+	e := (&emit.Emitter{Tenant: "t", Source: "policy/p1", Now: time.Now}).New(contract.EventEscalated, "s-1", []byte(`{}`), nil)
+	m := message.NewMessage("1", nil)
+	m.SetContext(context.WithValue(t.Context(), eventKey, e))
+	if err := (&Publisher{Emit: &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: time.Now, Log: &full{}}}).Publish(contract.EventReactionFailed, m); err == nil {
+		t.Error("no error")
 	}
 }
