@@ -329,3 +329,36 @@ func TestSession(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 }
+
+// TestMembers checks the members that name a file, a patch or a URL when there are several
+// of them, or when they are malformed.
+func TestMembers(t *testing.T) {
+	for _, c := range []struct{ tool, input, kind, paths string }{
+		{"Read", `{"file_path":"","path":"x"}`, clientkind.FileRead, "/work/x"},
+		{"Read", `{"file_path":1,"path":"x"}`, clientkind.FileRead, "/work/x"},
+		{"Read", `{"file_path":"","path":""}`, clientkind.Other, ""},
+		{"Glob", `{"pattern":"/etc/*"}`, clientkind.FileRead, "/work /etc/*"},
+		{"Glob", `{"pattern":"~/*"}`, clientkind.FileRead, "/work /home/u/*"},
+		{"Glob", `{"pattern":"a/../../*"}`, clientkind.FileRead, "/work /*"},
+		{"Glob", `{"pattern":"*.pem"}`, clientkind.FileRead, "/work /work/*.pem"},
+		{"Glob", `{"pattern":"*.go","dir_path":"sub"}`, clientkind.FileRead, "/work/sub"},
+		{"Grep", `{"pattern":"x","include":"../*"}`, clientkind.FileRead, "/work /*"},
+		{"patch", `{"command":[]}`, clientkind.Other, ""},
+		{"patch", `{"command":[1]}`, clientkind.Other, ""},
+		{"patch", `{"command":"*** Add File: x  \n*** Delete File: y"}`, clientkind.FileEdit, "/work/x /work/y"},
+		{"WebFetch", `{"url":"http://[::1"}`, clientkind.Other, ""},
+		{"WebFetch", `{"url":""}`, clientkind.Other, ""},
+		{"WebFetch", `{"url":"https:x"}`, clientkind.Other, ""},
+	} {
+		a := place().Normalise(c.tool, json.RawMessage(c.input))
+		var got []string
+		if paths, ok := a.Args["paths"].([]Path); ok {
+			for _, p := range paths {
+				got = append(got, p.Path)
+			}
+		}
+		if a.Kind != c.kind || strings.Join(got, " ") != c.paths {
+			t.Errorf("%s %s: %s %q, want %s %q", c.tool, c.input, a.Kind, got, c.kind, c.paths)
+		}
+	}
+}

@@ -135,9 +135,8 @@ func arithmetic(s *scanner, x *syntax.ArithmExp) {
 func (s *scanner) statement(x *syntax.Stmt) {
 	here := ""
 	for _, r := range x.Redirs {
-		if r.Hdoc != nil {
-			here, _ = s.text(r.Hdoc)
-			if here == "" {
+		if r.Op == syntax.Hdoc || r.Op == syntax.DashHdoc {
+			if here, _ = s.text(r.Hdoc); here == "" {
 				here = unknownArg
 			}
 			continue
