@@ -78,6 +78,11 @@ func Run(ctx context.Context, env Env, reactors ...Reactor) error {
 	return router.Run(ctx)
 }
 
+// retry calls a handler up to three times, with pauses of 50 ms and 200 ms. Watermill doubles
+// the interval twice for each attempt: once for the parameters of ShouldRetry.
+var retry = middleware.Retry{MaxRetries: 2, InitialInterval: 25 * time.Millisecond, Multiplier: 2, MaxInterval: time.Second,
+	ShouldRetry: func(p middleware.RetryParams) bool { return !errors.Is(p.Err, ErrPermanent) }}
+
 // NewRouter returns a router with a handler for each reactor. from returns the subscriber of
 // a reactor.
 func NewRouter(env Env, from func(Reactor) message.Subscriber, reactors ...Reactor) (*message.Router, error) {
@@ -97,8 +102,7 @@ func NewRouter(env Env, from func(Reactor) message.Subscriber, reactors ...React
 			return nil, err
 		}
 		h := router.AddConsumerHandler(r.Name, r.Name, from(r), r.handle)
-		h.AddMiddleware(poison, r.measured(env), r.judged, middleware.CorrelationID, middleware.Recoverer,
-			middleware.Timeout(r.Timeout), middleware.Retry{MaxRetries: 2, InitialInterval: 50 * time.Millisecond, Multiplier: 4, ShouldRetry: func(p middleware.RetryParams) bool { return !errors.Is(p.Err, ErrPermanent) }}.Middleware)
+		h.AddMiddleware(poison, r.measured(env), r.judged, middleware.CorrelationID, middleware.Recoverer, middleware.Timeout(r.Timeout), retry.Middleware)
 	}
 	return router, nil
 }

@@ -121,26 +121,28 @@ func TestReactor(t *testing.T) {
 		"foreign":        {handle: func(int32) error { return nil }, foreign: true, settled: "term"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var calls atomic.Int32
-			m := escalated(t)
-			if c.foreign {
-				m = &logtest.Message{To: m.To, Body: []byte("\x00 not an event")}
-			}
-			by, recorded := stage(t, Reactor{Name: "hook", Work: work, Limit: 4, MaxTries: 5, Handle: func(_ context.Context, e *contract.Event) error {
-				if e.CallID != "c-1" {
-					t.Errorf("%+v", e)
+			synctest.Test(t, func(t *testing.T) {
+				var calls atomic.Int32
+				m := escalated(t)
+				if c.foreign {
+					m = &logtest.Message{To: m.To, Body: []byte("\x00 not an event")}
 				}
-				return c.handle(calls.Add(1))
-			}}, max(c.tries, 1), m)
-			if m.Settled != c.settled || calls.Load() != c.calls || c.status != "" && by[c.status] != 1 {
-				t.Errorf("%s after %d calls: %v", m.Settled, calls.Load(), by)
-			}
-			if c.poison != (len(recorded) == 1) {
-				t.Fatalf("%d events", len(recorded))
-			}
-			if c.poison && (recorded[0].Name != contract.EventReactionFailed || recorded[0].Tenant != "t" || recorded[0].CallID != "c-1" || !strings.Contains(string(recorded[0].Data), `"reactor":"hook"`)) {
-				t.Errorf("%s %s", recorded[0].Name, recorded[0].Data)
-			}
+				by, recorded := stage(t, Reactor{Name: "hook", Work: work, Limit: 4, MaxTries: 5, Handle: func(_ context.Context, e *contract.Event) error {
+					if e.CallID != "c-1" {
+						t.Errorf("%+v", e)
+					}
+					return c.handle(calls.Add(1))
+				}}, max(c.tries, 1), m)
+				if m.Settled != c.settled || calls.Load() != c.calls || c.status != "" && by[c.status] != 1 {
+					t.Errorf("%s after %d calls: %v", m.Settled, calls.Load(), by)
+				}
+				if c.poison != (len(recorded) == 1) {
+					t.Fatalf("%d events", len(recorded))
+				}
+				if c.poison && (recorded[0].Name != contract.EventReactionFailed || recorded[0].Tenant != "t" || recorded[0].CallID != "c-1" || !strings.Contains(string(recorded[0].Data), `"reactor":"hook"`)) {
+					t.Errorf("%s %s", recorded[0].Name, recorded[0].Data)
+				}
+			})
 		})
 	}
 }
@@ -281,20 +283,39 @@ func TestNoEvent(t *testing.T) {
 	}
 }
 
-// full is a ledger that stores nothing.
-type full struct{ memlog.Log }
+// stuck is a ledger that does not respond.
+type stuck struct{ memlog.Log }
 
-func (*full) Append(context.Context, string, string, []byte) (uint64, error) {
-	return 0, errors.New("the disk is full")
+func (*stuck) Append(ctx context.Context, _, _ string, _ []byte) (uint64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
 }
 
-// TestPoisonNotStored checks that an event is delivered again if it belongs to the poison
-// queue and that cannot be recorded.
+// TestPoisonNotStored checks that a message of the poison queue that cannot be recorded in a
+// bounded time is an error, after which the event is delivered again.
 func TestPoisonNotStored(t *testing.T) {
-	e := (&emit.Emitter{Tenant: "t", Source: "policy/p1", Now: time.Now}).New(contract.EventEscalated, "s-1", []byte(`{}`), nil)
-	m := message.NewMessage("1", nil)
-	m.SetContext(context.WithValue(t.Context(), eventKey, e))
-	if err := (&Publisher{Emit: &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: time.Now, Log: &full{}}}).Publish(contract.EventReactionFailed, m); err == nil {
-		t.Error("no error")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := (&emit.Emitter{Tenant: "t", Source: "policy/p1", Now: time.Now}).New(contract.EventEscalated, "s-1", []byte(`{}`), nil)
+		m, began := message.NewMessage("1", nil), time.Now()
+		m.SetContext(context.WithValue(t.Context(), eventKey, e))
+		err := (&Publisher{Emit: &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: time.Now, Log: &stuck{}}}).Publish(contract.EventReactionFailed, m)
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took < time.Second || took > time.Minute {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
+// TestPauses checks the pauses between the three attempts of one delivery.
+func TestPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var at []time.Duration
+		stage(t, Reactor{Name: "hook", Work: work, Limit: 1, Handle: func(context.Context, *contract.Event) error {
+			at = append(at, time.Since(began))
+			return errors.New("busy")
+		}}, 1, escalated(t))
+		if want := []time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond}; !slices.Equal(at, want) {
+			t.Errorf("attempts at %v, want %v", at, want)
+		}
+	})
 }
