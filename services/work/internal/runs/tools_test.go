@@ -9,7 +9,6 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
-	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	events "github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 )
@@ -43,6 +42,7 @@ func TestHandle(t *testing.T) {
 		{r, KindShow, `{"run":4}`, nil, contract.CodeInvalidInput, "arguments:"},
 		{down, KindShow, `{"run":"c-1"}`, nil, contract.CodeUnavailable, errLost.Error()},
 		{down, KindRuns, `{"limit":9}`, nil, contract.CodeUnavailable, errLost.Error()},
+		{r, KindList, `{}`, nil, "", `"lacking":["`},
 		{r, "tool.pipeline.stop", `{}`, nil, contract.CodeInvalidInput, "tool.pipeline.stop is not"},
 	} {
 		res := x.of.Handle(t.Context(), &execute.Work{Call: &contract.Call{Kind: x.kind, Scopes: x.scopes}, Args: []byte(x.args), Event: cause("c-9")})
@@ -57,33 +57,11 @@ func TestHandle(t *testing.T) {
 	}{{`{"limit":9}`, nil, 2}, {`{"limit":1}`, nil, 1}, {`{"limit":9}`, all, 3}} {
 		res := r.Handle(t.Context(), &execute.Work{Call: &contract.Call{Kind: KindRuns, Scopes: x.scopes}, Args: []byte(x.args), Event: cause("c-9")})
 		var out struct {
-			Runs []flow.Run `json:"runs"`
+			Runs []events.PipelineRun `json:"runs"`
 		}
-		if err := json.Unmarshal(res.Output, &out); err != nil || len(out.Runs) != x.want || x.scopes == nil && slices.ContainsFunc(out.Runs, func(r flow.Run) bool { return r.Actor != "ann" }) {
+		if err := json.Unmarshal(res.Output, &out); err != nil || len(out.Runs) != x.want || x.scopes == nil && slices.ContainsFunc(out.Runs, func(r events.PipelineRun) bool { return r.Actor != "ann" }) {
 			t.Errorf("%s %v: %+v %v", x.args, x.scopes, res, err)
 		}
-	}
-}
-
-// TestList checks the descriptions of the built-in pipelines: each one once, and the packs
-// that it needs and the mesh lacks.
-func TestList(t *testing.T) {
-	var names []string
-	for _, d := range New(Runner{Tools: tools()}).List() {
-		names = append(names, d.Name)
-		raw, digest, _ := pipeline.BuiltIn(d.Name)
-		doc, err := pipeline.Parse(raw)
-		if err != nil || d.Digest != digest || len(d.Steps) != len(doc.Steps) {
-			t.Errorf("%s: %+v, %v", d.Name, d, err)
-		}
-		for _, pack := range d.Steps {
-			if known := pack == "echo" || pack == pipeline.ApprovalPack; known == slices.Contains(d.Lacking, pack) {
-				t.Errorf("%s: lacks %v of %v", d.Name, d.Lacking, d.Steps)
-			}
-		}
-	}
-	if !slices.Equal(names, pipeline.BuiltIns()) {
-		t.Errorf("%v, want %v", names, pipeline.BuiltIns())
 	}
 }
 
