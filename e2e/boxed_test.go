@@ -22,11 +22,11 @@ var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-co
 
 // boxedOptions returns the options of a mesh for the scripts in testdata/boxed, which need
 // containerd, and the variables for these scripts: packs that run in an image, and the
-// archive of the image. The folder of images contains only the lock file, so that the
-// scripts import the image.
-func boxedOptions(t *testing.T) (harness.Options, []string) {
+// archive of the image, which has the given programs too. The folder of images contains only
+// the lock file, so that the scripts import the image.
+func boxedOptions(t *testing.T, programs ...string) (harness.Options, []string) {
 	t.Helper()
-	archives, digest := shellImages(t)
+	archives, digest := shellImages(t, programs...)
 	packs, images := t.TempDir(), t.TempDir()
 	lock, err := os.ReadFile(filepath.Join(archives, "images.lock"))
 	if err != nil {
@@ -79,6 +79,7 @@ func TestBoxed(t *testing.T) {
 }
 
 // TestSandboxQueue runs sandboxQueue on one process and on one process per service.
+// TestComposeConfigured runs it on compose.
 func TestSandboxQueue(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -118,23 +119,27 @@ func queuePacks(t *testing.T, dir string) {
 
 // sandboxQueue checks that a call that finds no free sandbox waits and then runs,
 // that the ledger, the state of the call, the command line and the progress of MCP show
-// its position, and /readyz and the metrics the number of waiting calls, and that a call
+// its position, and the gateway's /readyz and the metrics the number of waiting calls, and that a call
 // above the tenant's half of the queue is refused with 503 and runs when the queue is
 // empty. The mesh must have one session-runner, in the given process, with one sandbox and a
 // queue of six, and the packs of queuePacks.
 func sandboxQueue(t *testing.T, m *harness.Mesh, process string) {
 	t.Helper()
-	admin := func(path string) string {
-		r, err := http.Get("http://" + m.Admin(process) + path)
+	shows := func(state string) bool {
+		r, err := m.Operator().Do(t.Context(), "GET", "/readyz", "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Body.Close()
-		body, _ := io.ReadAll(r.Body)
-		return string(body)
+		return strings.Contains(string(r.Body), state)
 	}
 	metrics := func() string {
-		_, line, _ := strings.Cut(admin("/metrics"), "\nbinnacle_sandboxes_waiting{")
+		r, err := http.Get("http://" + m.Admin(process) + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = r.Body.Close() }()
+		body, _ := io.ReadAll(r.Body)
+		_, line, _ := strings.Cut(string(body), "\nbinnacle_sandboxes_waiting{")
 		line, _, _ = strings.Cut(line, "\n")
 		return line + "\n"
 	}
@@ -148,7 +153,7 @@ func sandboxQueue(t *testing.T, m *harness.Mesh, process string) {
 		})
 	}
 	holds := strings.TrimSpace(cli(t, m, "call", "cmd.hold", `{"how":"sleep"}`, "--async", "--session", "s-hold"))
-	eventually(t, "a call has the sandbox", 30*time.Second, func() bool { return strings.Contains(admin("/readyz"), "1 running, 0 waiting") })
+	eventually(t, "a call has the sandbox", 30*time.Second, func() bool { return shows("1 running, 0 waiting") })
 	for range 2 {
 		loop()
 	}
@@ -172,7 +177,7 @@ func sandboxQueue(t *testing.T, m *harness.Mesh, process string) {
 	if err != nil || r.Status != 503 || !strings.Contains(string(r.Body), "sandbox_queue_full") {
 		t.Errorf("a call above the maximum: %v %+v %s", err, r, r.Body)
 	}
-	eventually(t, "/readyz shows the queue", 30*time.Second, func() bool { return strings.Contains(admin("/readyz"), "1 running, 3 waiting") })
+	eventually(t, "/readyz shows the queue", 30*time.Second, func() bool { return shows("1 running, 3 waiting") })
 	queued := ""
 	for _, e := range ledger(t, m) {
 		if e.Name == contract.EventSandboxQueued && strings.Contains(string(e.Data), `"position":3`) {

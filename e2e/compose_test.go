@@ -18,8 +18,9 @@ import (
 // TestComposeConfigured shows that the services on compose apply the llm document, the
 // capture mode, the policy and the OpenTelemetry settings with which they are
 // configured, that the NATS server commits in groups in durability mode power, that a tool
-// reaches what its rules permit, with a credential, and nothing else, and that images, held
-// sandboxes and tier container work with two session-runners.
+// reaches what its rules permit, with a credential, and nothing else, that calls without a
+// free sandbox wait, and that images, held sandboxes and tier container work with two
+// session-runners and two egress-brokers, also after both brokers were killed in mid-flow.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64
@@ -41,18 +42,28 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		t.Fatal(err)
 	}
 	var seen atomic.Value
+	reached, release := make(chan struct{}, 8), make(chan struct{})
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.Store(r.Header.Get("Authorization"))
 		if r.URL.Path == "/open/away" {
 			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
 			return
 		}
+		if r.URL.Path == "/v1/slow" {
+			reached <- struct{}{}
+			<-release
+		}
 		fmt.Fprint(w, "page of ", r.URL.Path, " for ", r.Header.Get("Authorization"))
 	}))
 	defer site.Close()
+	defer close(release)
+	held, heldReached, heldRelease := slowSite(t)
 	host := harness.ComposeHost(t)
 	port := site.URL[strings.LastIndexByte(site.URL, ':')+1:]
-	packs := fetchPack(t, fmt.Sprintf("egress:\n- {host: %s, port: %s, mode: http, paths: [/v1/**], credential: {secret: page-token, header: Authorization}}\n", host, port))
+	heldAt := host + held.URL[strings.LastIndexByte(held.URL, ':'):]
+	lines, unnamed := newLineServer(t, host), newLineServer(t, host)
+	packs := fetchPack(t, fmt.Sprintf("egress:\n- %s\n- {host: %s, port: %s, mode: http, paths: [/v1/**], credential: {secret: page-token, header: Authorization}}\n", lines.rule(), host, port))
+	queuePacks(t, packs)
 	upper, err := os.ReadFile(filepath.Join(harness.Root(), "bin/packs/upper"))
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +73,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	}
 	ways := &harness.WaysOut{Host: host, Port: port}
 	ways.Pack(t, packs, "", "container")
-	boxed, vars := boxedOptions(t)
+	boxed, vars := boxedOptions(t, filepath.Join(packs, "fetch"))
 	for _, name := range boxedPacks {
 		body, err := os.ReadFile(filepath.Join(boxed.Packs, name))
 		if err == nil {
@@ -72,8 +83,8 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 			t.Fatal(err)
 		}
 	}
-	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs,
-		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_EGRESS_NETWORKS=" + host + "/32"}})
+	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6}\n",
+		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "HELD_TEST=" + held.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
 	}
@@ -93,8 +104,16 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	}
 	composeEgress(t, m, host, port, &seen)
 	ways.Try(t, m, "container")
-	m.Scale("session-runner=2")
+	tcpRule(t, m, lines, unnamed)
+	sandboxQueue(t, m, "session-runner")
+	m.Scale("session-runner=2", "egress-broker=2")
 	t.Run("boxed", func(t *testing.T) { scriptsIn(t, m, sdkDir(t), "boxed", vars...) })
+	heldEgress(t, m, "http://"+heldAt, true, heldReached, heldRelease)
+	brokerKilled(t, m, "http://"+host+":"+port, reached, func() {
+		if out, err := m.ComposeCLI("kill", "egress-broker"); err != nil {
+			t.Fatal(out, err)
+		}
+	}, func() { m.Scale("session-runner=2", "egress-broker=2") })
 	eventually(t, "a span reaches the collector", 20*time.Second, func() bool { return spans.Load() > 0 })
 }
 
