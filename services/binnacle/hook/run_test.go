@@ -1,0 +1,572 @@
+package hook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
+)
+
+// request is a request that a gateway received.
+type request struct {
+	path   string
+	header http.Header
+	body   map[string]any
+}
+
+// gateway is a transport that answers requests from a list, and without one with a decision
+// that allows.
+type gateway struct {
+	answers  []func() (status int, body string, err error)
+	requests []request
+}
+
+const allow = `{"call_id":"c1","intent_id":"i1","args_digest":"d1"}`
+
+// reply returns an answer with a status and a body.
+func reply(status int, body string) func() (int, string, error) {
+	return func() (int, string, error) { return status, body, nil }
+}
+
+// away is the answer of a gateway that cannot be reached.
+func away() (int, string, error) { return 0, "", errors.New("refused") }
+
+// refuse returns the answer that policy denies.
+func refuse(status int) func() (int, string, error) {
+	return reply(status, `{"error":{"message":"m","code":"denied","reason_code":"DENY_X","receipt_id":"r1"}}`)
+}
+
+func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	req := request{path: r.URL.Path, header: r.Header.Clone()}
+	if err := json.Unmarshal(b, &req.body); err != nil {
+		return nil, err
+	}
+	g.requests = append(g.requests, req)
+	status, body := http.StatusOK, allow
+	if len(g.answers) > 0 {
+		answer := g.answers[0]
+		g.answers = g.answers[1:]
+		if status, body, err = answer(); err != nil {
+			return nil, err
+		}
+	}
+	return &http.Response{StatusCode: status, Status: fmt.Sprint(status), Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}}, nil
+}
+
+// paths returns the paths of the requests without their common prefix.
+func (g *gateway) paths() (out []string) {
+	for _, r := range g.requests {
+		out = append(out, strings.TrimPrefix(r.path, "/api/v1/"))
+	}
+	return out
+}
+
+// newRunner returns a runner, its gateway and the folder in which its agent works.
+func newRunner(t *testing.T, answers ...func() (int, string, error)) (*Runner, *gateway, string) {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := filepath.Join(root, "home", "work")
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{answers: answers}
+	mesh := &Mesh{URL: "http://mesh.test", Token: func() (string, error) { return "tok", nil }, Client: &http.Client{Transport: g}}
+	return &Runner{Mesh: mesh, State: filepath.Join(root, "state"), ReportWithin: time.Hour, Home: filepath.Join(root, "home")}, g, work
+}
+
+// document returns a document of Claude Code.
+func hookDocument(t *testing.T, event, cwd string, more map[string]any) []byte {
+	t.Helper()
+	doc := map[string]any{"hook_event_name": event, "session_id": "s/1", "cwd": cwd, "tool_name": "Bash", "tool_use_id": "u1", "tool_input": map[string]any{"command": "ls"}}
+	for name, v := range more {
+		doc[name] = v
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// files returns the number of files in a folder of the runner's state.
+func files(t *testing.T, r *Runner, folder string) int {
+	t.Helper()
+	list, err := os.ReadDir(filepath.Join(r.State, folder))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestBefore checks what is proposed before a tool, and that the tool runs only if the mesh
+// allows it and the permit for the report is stored.
+func TestBefore(t *testing.T) {
+	r, g, work := newRunner(t)
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); a != (Answer{}) {
+		t.Errorf("%+v", a)
+	}
+	req := g.requests[0]
+	h := req.header
+	if req.path != "/api/v1/decide" || req.body["kind"] != "client.shell" || req.body["tool"] != "client.shell" || req.body["report_within_ms"] != 3600000.0 || req.body["args"].(map[string]any)["command"] != "ls" ||
+		h.Get("X-Binnacle-Session") != "s-claude-code-s_1" || h.Get("Prefer") != "respond-async" || h.Get("Authorization") != "Bearer tok" || h.Get("X-Binnacle-Timeout") != "10" || !strings.HasPrefix(h.Get("Idempotency-Key"), "sha256:") {
+		t.Errorf("%+v", req)
+	}
+	if files(t, r, "permits") != 1 {
+		t.Error("no permit")
+	}
+	for name, doc := range map[string][]byte{ // the key is that of the call with its input
+		"same":      hookDocument(t, "PreToolUse", work, nil),
+		"input":     hookDocument(t, "PreToolUse", work, map[string]any{"tool_input": map[string]any{"command": "pwd"}}),
+		"call":      hookDocument(t, "PreToolUse", work, map[string]any{"tool_use_id": "u2"}),
+		"a session": hookDocument(t, "PreToolUse", work, map[string]any{"session_id": "s2"}),
+	} {
+		r.Handle(t.Context(), "claude-code", doc)
+		if key := g.requests[len(g.requests)-1].header.Get("Idempotency-Key"); (key == h.Get("Idempotency-Key")) != (name == "same") {
+			t.Errorf("%s: key %s", name, key)
+		}
+	}
+	for name, c := range map[string]struct {
+		answer func() (int, string, error)
+		want   string
+	}{
+		"denied":        {refuse(403), "denied by policy: DENY_X: m (receipt r1)"},
+		"rejected":      {reply(400, `{"error":{"message":"m"}}`), "denied by policy: m"},
+		"no scope":      {reply(401, `{"error":{"message":"m","receipt_id":"r2"}}`), "denied by policy: m (receipt r2)"},
+		"away":          {away, "denied, because there is no decision: the mesh cannot be reached at http://mesh.test; `binnacle up` runs one"},
+		"throttled":     {refuse(429), "denied, because there is no decision: the mesh cannot be reached: m"},
+		"failing":       {refuse(500), "denied, because there is no decision: the mesh cannot be reached: m"},
+		"starting":      {refuse(503), "denied, because there is no decision: the mesh cannot be reached: m"},
+		"another site":  {reply(404, "<html>"), "denied, because there is no decision: the mesh cannot be reached: it answered 404"},
+		"other JSON":    {reply(404, "{}"), "denied, because there is no decision: the mesh cannot be reached: it answered 404"},
+		"redirected":    {reply(304, ""), "denied, because there is no decision: the mesh cannot be reached: it answered 304"},
+		"not JSON":      {reply(200, "<html>"), "denied, because there is no decision: the mesh cannot be reached: its response is not JSON"},
+		"without ids":   {reply(200, "{}"), "denied, because there is no decision: the mesh cannot be reached: the response has no call and intent; check that the address is a mesh's"},
+		"no intent":     {reply(200, `{"call_id":"c1"}`), "denied, because there is no decision: the mesh cannot be reached: the response has no call and intent; check that the address is a mesh's"},
+		"pending no id": {reply(202, `{}`), "denied, because there is no decision: the mesh cannot be reached: the response has no call and intent; check that the address is a mesh's"},
+		"pending":       {reply(202, `{"call_id":"c1"}`), "the call waits for approval as c1: a person grants it with `binnacle approvals grant c1 --reason WHY`; then try again"},
+	} {
+		r, _, work := newRunner(t, c.answer)
+		var got struct {
+			Output struct {
+				Decision string `json:"permissionDecision"`
+				Reason   string `json:"permissionDecisionReason"`
+			} `json:"hookSpecificOutput"`
+		}
+		a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil))
+		if err := json.Unmarshal([]byte(a.Stdout), &got); err != nil || got.Output.Decision != "deny" || got.Output.Reason != c.want {
+			t.Errorf("%s: %+v %v", name, got, err)
+		}
+		if files(t, r, "permits") != 0 {
+			t.Errorf("%s: a permit", name)
+		}
+	}
+	r, _, work = newRunner(t)
+	if err := os.WriteFile(r.State, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, `"deny"`) || !strings.Contains(a.Stdout, "the outcome could not be reported later") {
+		t.Errorf("%+v", a)
+	}
+	r, g, work = newRunner(t)
+	r.Mesh.Token = func() (string, error) { return "", errors.New("log in first") }
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, "log in first") || len(g.requests) > 0 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestWait checks how long a hook waits for people, and that a client that can ask its user
+// does so at once.
+func TestWait(t *testing.T) {
+	const pending = `{"call_id":"c1"}`
+	slow := func(status int, body string) func() (int, string, error) {
+		return func() (int, string, error) {
+			time.Sleep(59 * time.Second)
+			return status, body, nil
+		}
+	}
+	for name, c := range map[string]struct {
+		client   string
+		wait     time.Duration
+		ask      bool
+		answers  []func() (int, string, error)
+		want     string // in the answer
+		timeouts []string
+	}{
+		"no wait":          {"claude-code", 0, false, []func() (int, string, error){reply(202, pending)}, `"deny"`, []string{"10"}},
+		"short":            {"claude-code", time.Second - 1, false, []func() (int, string, error){reply(202, pending)}, `"deny"`, []string{"10"}},
+		"granted":          {"claude-code", time.Second, false, []func() (int, string, error){reply(202, pending), reply(200, allow)}, "", []string{"10", "1"}},
+		"granted later":    {"claude-code", 2 * time.Minute, false, []func() (int, string, error){reply(202, pending), slow(202, pending), reply(200, allow)}, "", []string{"10", "60", "60"}},
+		"not granted":      {"claude-code", 100500 * time.Millisecond, false, []func() (int, string, error){reply(202, pending), slow(202, pending), slow(202, pending)}, `"deny"`, []string{"10", "60", "41"}},
+		"denied then":      {"claude-code", time.Minute, false, []func() (int, string, error){reply(202, pending), refuse(403)}, `DENY_X`, []string{"10", "60"}},
+		"asks":             {"claude-code", time.Minute, true, []func() (int, string, error){reply(202, pending)}, `"ask"`, []string{"10"}},
+		"cannot ask":       {"codex", time.Minute, true, []func() (int, string, error){reply(202, pending), reply(200, allow)}, "", []string{"10", "60"}},
+		"does not have to": {"claude-code", time.Minute, true, []func() (int, string, error){reply(200, allow)}, "", []string{"10"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, g, work := newRunner(t, c.answers...)
+			r.Wait, r.Ask = c.wait, c.ask
+			a := r.Handle(t.Context(), c.client, hookDocument(t, "PreToolUse", work, nil))
+			if c.want == "" && a != (Answer{}) || !strings.Contains(a.Stdout, c.want) {
+				t.Errorf("%s: %+v", name, a)
+			}
+			var timeouts []string
+			for i, q := range g.requests {
+				timeouts = append(timeouts, q.header.Get("X-Binnacle-Timeout"))
+				if again := reflect.DeepEqual(q.body, map[string]any{"call_id": "c1"}); again != (i > 0) {
+					t.Errorf("%s: request %d: %v", name, i, q.body)
+				}
+			}
+			if !reflect.DeepEqual(timeouts, c.timeouts) {
+				t.Errorf("%s: timeouts %q, want %q", name, timeouts, c.timeouts)
+			}
+		})
+	}
+}
+
+// TestAfter checks the reports of tools that ran: with the permitted input, with another
+// one, or without success. The output is part of a report only with Content.
+func TestAfter(t *testing.T) {
+	in := map[string]any{"file_path": "f", "content": "new"}
+	digest := func(v any) string {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return action.Digest(b)
+	}
+	input := digest(map[string]any{"content": "new", "file_path": "f"})
+	for name, c := range map[string]struct {
+		before  string // content of the file before, none if empty
+		after   map[string]any
+		event   string
+		content bool
+		want    map[string]any
+	}{
+		"succeeded": {"", map[string]any{"tool_response": "r"}, "PostToolUse", false, map[string]any{"status": "succeeded", "output": map[string]any{
+			"input_digest": input, "output_digest": digest("r"), "bytes": 3.0, "files": []any{map[string]any{"path": "f", "after": action.Digest([]byte("new"))}}}}},
+		"content": {"old", map[string]any{"tool_response": "r"}, "PostToolUse", true, map[string]any{"status": "succeeded", "output": map[string]any{
+			"input_digest": input, "output_digest": digest("r"), "bytes": 3.0, "content": "r", "files": []any{map[string]any{"path": "f", "before": action.Digest([]byte("old")), "after": action.Digest([]byte("new"))}}}}},
+		"failed":      {"", map[string]any{"error": "e"}, "PostToolUseFailure", true, map[string]any{"status": "failed", "error_code": "agent_tool_failed", "error_message": "the tool failed; its error has the digest " + digest("e")}},
+		"other input": {"", map[string]any{"tool_input": map[string]any{"file_path": "g"}}, "PostToolUse", true, map[string]any{"status": "failed", "error_code": "executed_other_args", "error_message": "the input that ran has the digest " + digest(map[string]any{"file_path": "g"}) + ", permitted was " + input}},
+	} {
+		r, g, work := newRunner(t)
+		r.Content = c.content
+		file := filepath.Join(work, "f")
+		if c.before != "" {
+			if err := os.WriteFile(file, []byte(c.before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		more := map[string]any{"tool_name": "Write", "tool_input": in}
+		if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, more)); a != (Answer{}) {
+			t.Fatalf("%+v", a)
+		}
+		if err := os.WriteFile(file, []byte("new"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range c.after {
+			more[k] = v
+		}
+		if a := r.Handle(t.Context(), "claude-code", hookDocument(t, c.event, work, more)); a != (Answer{}) {
+			t.Errorf("%s: %+v", name, a)
+		}
+		got := g.requests[1]
+		c.want["args_digest"] = "d1"
+		if out, ok := got.body["output"].(map[string]any); ok && out["files"] != nil {
+			f := out["files"].([]any)[0].(map[string]any)
+			f["path"] = strings.TrimPrefix(f["path"].(string), work+"/")
+		}
+		if got.path != "/api/v1/intents/i1/outcome" || !reflect.DeepEqual(got.body, c.want) {
+			t.Errorf("%s: %s\ngot  %v\nwant %v", name, got.path, got.body, c.want)
+		}
+		if len(g.requests) != 2 || files(t, r, "permits")+files(t, r, "outcomes") != 0 {
+			t.Errorf("%s: %q, %d permits, %d outcomes", name, g.paths(), files(t, r, "permits"), files(t, r, "outcomes"))
+		}
+	}
+}
+
+// TestOutcomes checks that reports which the mesh did not receive are stored and sent later,
+// and that a report which the mesh rejects is removed and the rejection shown.
+func TestOutcomes(t *testing.T) {
+	r, g, work := newRunner(t, reply(200, `{"call_id":"c1","intent_id":"i1","args_digest":"d1"}`), away, reply(200, `{"call_id":"c2","intent_id":"i2","args_digest":"d2"}`), refuse(503))
+	for i, id := range []string{"u1", "u2"} {
+		more := map[string]any{"tool_use_id": id}
+		r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, more))
+		if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PostToolUse", work, more)); !strings.Contains(a.Stderr, "binnacle: the mesh cannot be reached") || a.Exit != 0 || a.Stdout != "" {
+			t.Errorf("%+v", a)
+		}
+		if files(t, r, "permits") != 0 || files(t, r, "outcomes") != i+1 {
+			t.Errorf("%d permits, %d outcomes", files(t, r, "permits"), files(t, r, "outcomes"))
+		}
+	}
+	for name, text := range map[string]string{"outcomes/.new-1": "{", "outcomes/x.txt": "{"} {
+		if err := os.WriteFile(filepath.Join(r.State, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.requests, g.answers = nil, []func() (int, string, error){reply(200, allow), reply(200, `{}`), refuse(404), reply(200, `{}`)}
+	a := r.Handle(t.Context(), "claude-code", hookDocument(t, "Stop", work, nil))
+	if !strings.Contains(a.Stderr, "denied by policy: DENY_X: m (receipt r1)") || len(g.requests) != 4 || files(t, r, "outcomes") != 2 {
+		t.Errorf("%+v %q %d outcomes", a, g.paths(), files(t, r, "outcomes"))
+	}
+	if err := os.WriteFile(filepath.Join(r.State, "outcomes", "x.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.flush(t.Context()); err == nil || files(t, r, "outcomes") != 3 {
+		t.Errorf("malformed outcome: %v", err)
+	}
+	r, _, _ = newRunner(t)
+	if err := r.flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := os.MkdirAll(r.State, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(r.State, "outcomes"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.flush(t.Context()); err == nil {
+		t.Error("a file in place of the folder is accepted")
+	}
+	if err := r.Mesh.Report(t.Context(), &Outcome{IntentID: "i", Status: contract.Failed, Output: map[string]any{"a": 1}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWithoutDecision checks that a tool that ran without a permit is recorded as an event
+// of the session.
+func TestWithoutDecision(t *testing.T) {
+	r, g, work := newRunner(t)
+	a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PostToolUse", work, nil))
+	if a.Stderr != "binnacle: tool Bash ran without a decision\n" || a.Exit != 0 || !reflect.DeepEqual(g.paths(), []string{"decide", "intents/i1/outcome"}) {
+		t.Errorf("%+v %q", a, g.paths())
+	}
+	args, _ := g.requests[0].body["args"].(map[string]any)
+	if g.requests[0].body["kind"] != "client.session" || args["event"] != "ran_without_decision" || args["transcript_digest"] != action.Digest([]byte(`{"command":"ls"}`)) {
+		t.Errorf("%v", g.requests[0].body)
+	}
+	p := r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u1"})
+	if err := os.MkdirAll(p, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PostToolUse", work, nil)); !strings.Contains(a.Stderr, "is a directory") || len(g.requests) != 2 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestSessionEvents checks the events of a session that are recorded: prompts by digest,
+// and the transcript at the end.
+func TestSessionEvents(t *testing.T) {
+	transcript := action.Digest([]byte("log"))
+	for event, want := range map[string]any{"SessionStart": nil, "UserPromptSubmit": nil, "SubagentStart": nil, "SessionEnd": transcript, "Stop": transcript, "SubagentStop": transcript} {
+		r, g, work := newRunner(t)
+		file := filepath.Join(work, "log")
+		if err := os.WriteFile(file, []byte("log"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a := r.Handle(t.Context(), "claude-code", hookDocument(t, event, work, map[string]any{"transcript_path": file, "prompt": "p"}))
+		args, _ := g.requests[0].body["args"].(map[string]any)
+		if a != (Answer{}) || args["event"] != event || args["transcript_digest"] != want || args["prompt_digest"] != action.Digest([]byte("p")) || g.requests[0].body["report_within_ms"] != 60000.0 {
+			t.Errorf("%s: %+v %v", event, a, args)
+		}
+		if got := g.requests[1]; got.path != "/api/v1/intents/i1/outcome" || got.body["status"] != contract.Succeeded || got.body["args_digest"] != "d1" {
+			t.Errorf("%s: %+v", event, got)
+		}
+		r.Handle(t.Context(), "claude-code", hookDocument(t, event, work, nil))
+		if args, _ := g.requests[2].body["args"].(map[string]any); args["transcript_digest"] != nil {
+			t.Errorf("%s without a transcript: %v", event, args)
+		}
+		if g.requests[0].header.Get("Idempotency-Key") == g.requests[2].header.Get("Idempotency-Key") {
+			t.Errorf("%s: two events have one key", event)
+		}
+	}
+	for _, answer := range []func() (int, string, error){refuse(403), away, reply(202, `{"call_id":"c1"}`)} {
+		r, g, work := newRunner(t, answer)
+		a := r.Handle(t.Context(), "claude-code", hookDocument(t, "Stop", work, nil))
+		if len(g.requests) != 1 || a.Exit != 0 || a.Stdout != "" {
+			t.Errorf("%+v %q", a, g.paths())
+		}
+	}
+	r, g, work := newRunner(t)
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "Unheard", work, nil)); a != (Answer{}) || len(g.requests) > 0 {
+		t.Errorf("%+v %q", a, g.paths())
+	}
+}
+
+// TestCheck checks that Check records an event, and returns the error of the mesh.
+func TestCheck(t *testing.T) {
+	r, g, _ := newRunner(t)
+	if err := r.Check(t.Context(), "codex"); err != nil || len(g.requests) != 2 || g.requests[0].header.Get("X-Binnacle-Session") != "s-codex-doctor" {
+		t.Error(err, g.requests)
+	}
+	r, _, _ = newRunner(t, away)
+	if err := r.Check(t.Context(), "codex"); !errors.Is(err, ErrAway) {
+		t.Error(err)
+	}
+	r, _, _ = newRunner(t, refuse(403))
+	var refused *Refusal
+	if err := r.Check(t.Context(), "codex"); !errors.As(err, &refused) || refused.Code != "denied" {
+		t.Error(err)
+	}
+}
+
+// TestMalformed checks that a hook which cannot do its work has an exit status with which
+// the clients do not run the tool.
+func TestMalformed(t *testing.T) {
+	r, g, _ := newRunner(t)
+	for _, c := range []struct{ client, doc, want string }{
+		{"nosuch", "{}", `client "nosuch" is not known`},
+		{"codex", "{", "the hook's document"},
+		{"codex", strings.Repeat("[", 10000) + strings.Repeat("]", 10000), "the hook's document"},
+		{"codex", `{"hook_event_name":"PreToolUse"}`, "session_id"},
+	} {
+		if a := r.Handle(t.Context(), c.client, []byte(c.doc)); a.Exit != 2 || a.Stdout != "" || !strings.HasPrefix(a.Stderr, "binnacle: ") || !strings.Contains(a.Stderr, c.want) {
+			t.Errorf("%s %.40s: %+v", c.client, c.doc, a)
+		}
+	}
+	if len(g.requests) > 0 {
+		t.Errorf("%q", g.paths())
+	}
+}
+
+// TestPlace checks that the workspace is the closest folder with a repository, up to the
+// home folder.
+func TestPlace(t *testing.T) {
+	for name, c := range map[string]struct{ repository, cwd, home, want string }{
+		"in the current folder": {"a/b", "a/b", "", "a/b"},
+		"above":                 {"a", "a/b/c", "", "a"},
+		"none":                  {"", "a/b", "", "a/b"},
+		"in the home folder":    {"a", "a/b", "a", "a"},
+		"above the home folder": {"", "a/b/c", "a/b", "a/b/c"},
+	} {
+		root, err := filepath.EvalSymlinks(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		repository := c.repository
+		if name == "above the home folder" {
+			repository = "a"
+		}
+		for _, dir := range []string{c.cwd, filepath.Join(repository, ".git")} {
+			if repository == "" && dir == ".git" {
+				continue
+			}
+			if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink(root, filepath.Join(root, "link")); err != nil {
+			t.Fatal(err)
+		}
+		r := &Runner{Home: filepath.Join(root, c.home)}
+		p := r.place("codex", &Event{CWD: filepath.Join(root, "link", c.cwd), Subagent: "sub"})
+		if p.Workspace != filepath.Join(root, c.want) || p.CWD != filepath.Join(root, c.cwd) || p.Agent != "codex" || p.Subagent != "sub" || p.Home != r.Home {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+// TestNames checks the names of sessions, and that documents of one input have one digest.
+func TestNames(t *testing.T) {
+	if got := sessionName("codex", "azAZ09-_ /é{`@[:"); got != "s-codex-azAZ09-_________" {
+		t.Error(got)
+	}
+	a, b := &Event{Input: []byte(`{"a": 1, "b":2}`)}, &Event{Input: []byte(`{"b":2,"a":1.0}`)}
+	if a.inputDigest() != b.inputDigest() || a.inputDigest() != action.Digest([]byte(`{"a":1,"b":2}`)) {
+		t.Error(a.inputDigest(), b.inputDigest())
+	}
+	if e := (&Event{Input: []byte("{")}); e.inputDigest() != action.Digest([]byte("{")) {
+		t.Error(e.inputDigest())
+	}
+	permits := map[string]bool{}
+	r := &Runner{State: "/s"}
+	for _, e := range []*Event{{Session: "a", CallID: "b"}, {Session: "a", CallID: "c"}, {Session: "ab", CallID: "c"}} {
+		permits[r.permitPath("codex", e)], permits[r.permitPath("opencode", e)] = true, true
+	}
+	if len(permits) != 6 {
+		t.Error(permits)
+	}
+}
+
+// TestReadDocument checks the maximum size of a document.
+func TestReadDocument(t *testing.T) {
+	long := strings.Repeat(" ", MaxDocument-2)
+	for _, c := range []struct {
+		in, want string
+		fails    bool
+	}{{"", "", false}, {" {}\n", "{}", false}, {long + "{}", "{}", false}, {long + "{} ", "", true}} {
+		b, err := ReadDocument(strings.NewReader(c.in))
+		if (err != nil) != c.fails || !c.fails && string(b) != c.want {
+			t.Errorf("%d bytes: %.10q %v", len(c.in), b, err)
+		}
+	}
+}
+
+// TestState checks that a document is stored in a file of its user alone, and that no
+// temporary file remains if it cannot be.
+func TestState(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "x")
+	path := filepath.Join(dir, "a.json")
+	if err := saveJSON(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "b.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := saveJSON(filepath.Join(dir, "b.json"), 1); err == nil {
+		t.Error("a folder was replaced")
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
+		t.Errorf("%v %v", list, err)
+	}
+	if err := saveJSON(filepath.Join(path, "c.json"), 1); err == nil {
+		t.Error("a file was used as a folder")
+	}
+	if err := saveJSON(path, func() {}); err == nil {
+		t.Error("a function was stored")
+	}
+	for name, want := range map[string]string{path: action.Digest([]byte("1")), dir: "", filepath.Join(dir, "none"): "", "/dev/null": ""} {
+		if got := fileDigest(name); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if _, err := loadPermit(filepath.Join(dir, "none")); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	if _, err := loadPermit(path); err == nil {
+		t.Error("a number is a permit")
+	}
+}
+
+// TestCancelled checks that a hook whose context ends has no decision.
+func TestCancelled(t *testing.T) {
+	r, _, work := newRunner(t, func() (int, string, error) { return 0, "", context.Canceled })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if a := r.Handle(ctx, "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, "there is no decision") {
+		t.Errorf("%+v", a)
+	}
+}
