@@ -270,9 +270,9 @@ func (x *Connection) addTOML(text []byte, path string) ([]byte, error) {
 	case inlineServers.Match(text):
 		return nil, fmt.Errorf("%s: mcp_servers is an inline table, which cannot be extended; write it as tables [mcp_servers.NAME] first", path)
 	}
-	out := bytes.TrimRight(text, "\n")
+	out := slices.Clone(bytes.TrimRight(text, "\n"))
 	if len(out) > 0 {
-		out = append(slices.Clone(out), "\n\n"...)
+		out = append(out, "\n\n"...)
 	}
 	var table bytes.Buffer
 	if err := toml.NewEncoder(&table).Encode(struct {
