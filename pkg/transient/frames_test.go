@@ -109,22 +109,24 @@ func newBox() *Box {
 // TestTry checks that Try returns the frames that have arrived, and does not wait for
 // others, and that a sealed frame has no number.
 func TestTry(t *testing.T) {
-	b := newBox()
-	s := b.Open("c-1", "gateway")
-	if f, ok, err := s.Try(); ok || err != nil {
-		t.Errorf("before the first frame: %+v %v", f, err)
-	}
-	send(t, b, "gateway", "c-1", Frame{Kind: Data, N: 1, Data: json.RawMessage(`1`)})
-	send(t, b, "gateway", "c-1", Frame{Kind: Sealed, Data: json.RawMessage(`2`)})
-	send(t, b, "gateway", "c-1", Frame{Kind: End, N: 2})
-	for _, want := range []string{`1`, `2`} {
-		if f, ok, err := s.Try(); !ok || err != nil || string(f.Data) != want {
-			t.Errorf("want %s: %+v %v %v", want, f, ok, err)
+	synctest.Test(t, func(t *testing.T) { // a Try that waits fails
+		b := newBox()
+		s := b.Open("c-1", "gateway")
+		if f, ok, err := s.Try(); ok || err != nil {
+			t.Errorf("before the first frame: %+v %v", f, err)
 		}
-	}
-	if f, ok, err := s.Try(); ok || !errors.Is(err, ErrEnd) || s.Received() != 2 {
-		t.Errorf("at the end: %+v %v %v, %d received", f, ok, err, s.Received())
-	}
+		send(t, b, "gateway", "c-1", Frame{Kind: Data, N: 1, Data: json.RawMessage(`1`)})
+		send(t, b, "gateway", "c-1", Frame{Kind: Sealed, Data: json.RawMessage(`2`)})
+		send(t, b, "gateway", "c-1", Frame{Kind: End, N: 2})
+		for _, want := range []string{`1`, `2`} {
+			if f, ok, err := s.Try(); !ok || err != nil || string(f.Data) != want {
+				t.Errorf("want %s: %+v %v %v", want, f, ok, err)
+			}
+		}
+		if f, ok, err := s.Try(); ok || !errors.Is(err, ErrEnd) || s.Received() != 2 {
+			t.Errorf("at the end: %+v %v %v, %d received", f, ok, err, s.Received())
+		}
+	})
 }
 
 // TestReopened checks that a stream that is opened again under an id receives the frames

@@ -97,16 +97,21 @@ func (s *API) Link(c echo.Context) error {
 		return err
 	}
 	l := link{Artifact: permitted.Artifact, CallID: r.ID, Expires: permitted.Expires, KID: key.KID, Owner: who.Actor, Tenant: who.Tenant, Upload: permitted.Upload}
-	doc := contract.Bytes(&l)
-	path := LinkPath + base64.RawURLEncoding.EncodeToString(doc) + "." + base64.RawURLEncoding.EncodeToString([]byte(key.Sign(sign.DomainLink, doc)))
-	return c.JSON(http.StatusOK, LinkResponse{Artifact: l.Artifact, CallID: r.ID, Expires: l.Expires, Path: path})
+	return c.JSON(http.StatusOK, LinkResponse{Artifact: l.Artifact, CallID: r.ID, Expires: l.Expires, Path: LinkPath + l.text(key)})
+}
+
+// text returns the link in the form that parse reads, signed with key.
+func (l *link) text(key *sign.Key) string {
+	doc := contract.Bytes(l)
+	return base64.RawURLEncoding.EncodeToString(doc) + "." + base64.RawURLEncoding.EncodeToString([]byte(key.Sign(sign.DomainLink, doc)))
 }
 
 // errLink is the error for a link that is not valid. It does not state why.
 var errLink = &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.CodeLinkInvalid, Message: "the link is not signed by a gateway of this mesh, or it has expired: make another one with POST /api/v1/artifacts/ID/link"}
 
-// parse returns what a link permits, or errLink.
-func (s *API) parse(text string, now time.Time) (*link, error) {
+// parse returns what a link permits at a time, or errLink. key returns the public key of a
+// gateway with an id, or an error if no gateway has it.
+func parse(text string, now time.Time, key func(kid string) ([]byte, error)) (*link, error) {
 	first, second, _ := strings.Cut(text, ".")
 	doc, err := base64.RawURLEncoding.Strict().DecodeString(first)
 	if err != nil {
@@ -120,7 +125,7 @@ func (s *API) parse(text string, now time.Time) (*link, error) {
 	if contract.Decode(doc, &l) != nil {
 		return nil, errLink
 	}
-	public, err := s.Env.Trust.At(l.KID, services.Gateway, contract.UseReceipt, s.Env.Emit.Tick())
+	public, err := key(l.KID)
 	if err != nil || sign.Verify(public, sign.DomainLink, doc, string(sig)) != nil {
 		return nil, errLink
 	}
@@ -136,7 +141,9 @@ func (s *API) parse(text string, now time.Time) (*link, error) {
 // the upload that the link was made for was deleted, even if another upload has the
 // same content.
 func (s *API) Linked(c echo.Context) error {
-	l, err := s.parse(c.Param("link"), s.Env.Emit.Now())
+	l, err := parse(c.Param("link"), s.Env.Emit.Now(), func(kid string) ([]byte, error) {
+		return s.Env.Trust.At(kid, services.Gateway, contract.UseReceipt, s.Env.Emit.Tick())
+	})
 	if err != nil {
 		return err
 	}

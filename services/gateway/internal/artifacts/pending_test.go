@@ -56,6 +56,31 @@ func TestPending(t *testing.T) {
 	}
 }
 
+// TestPendingBounds checks that an upload that ends takes only its own bytes from those in
+// progress, and how long the bytes of one without an artifact count.
+func TestPendingBounds(t *testing.T) {
+	var p pending
+	began := time.Date(2026, 11, 28, 1, 0, 0, 0, time.UTC)
+	fits := func(n int64, now time.Time) bool {
+		ok := p.take("a", n, 100, now)
+		if ok {
+			p.end("a", n, true, now)
+		}
+		return ok
+	}
+	p.take("a", 40, 100, began)
+	p.take("a", 50, 100, began)
+	p.end("a", 40, true, began)
+	p.end("a", 0, false, began)
+	if fits(51, began) || !fits(50, began) || len(p.ended["a"]) != 0 {
+		t.Errorf("with 50 bytes in progress: %+v", p.progress)
+	}
+	p.end("a", 50, false, began)
+	if last := began.Add(keptFor + time.Hour); fits(51, last) || !fits(50, last) || !fits(51, last.Add(time.Second)) {
+		t.Errorf("50 bytes without an artifact: %+v", p.ended)
+	}
+}
+
 // TestLongest checks that an upload ends after its maximum time, however steadily its data
 // arrives.
 func TestLongest(t *testing.T) {
