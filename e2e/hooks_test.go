@@ -308,12 +308,29 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 	if _, err := hook("PostToolUse", "t5", "Bash", map[string]any{"command": "ls"}); err != nil {
 		t.Error("the outcome while the mesh is away:", err)
 	}
+	// With --when-away=watch tools run, also those that policy denies, and are reported later.
+	watch := []string{"--when-away", "watch"}
+	permitted("PreToolUse", "w1", "Bash", map[string]any{"command": "cat .env"}, watch...)
+	permitted("PostToolUse", "w1", "Bash", map[string]any{"command": "cat .env"}, watch...)
+	permitted("PreToolUse", "w2", "Bash", map[string]any{"command": "ls"}, watch...)
+	if out, err := coder.CLI("hook", "flush", "--state", state); err == nil || !strings.Contains(err.Error()+out, "remaining 3") {
+		t.Error("the journal while the mesh is away:", out, err)
+	}
 	m.Restart(gateway)
 	m.WaitReady()
+	denied("DENY_SECRET_FILE", "w3", "Bash", map[string]any{"command": "cat .env"}, watch...)
+	permitted("PostToolUse", "w2", "Bash", map[string]any{"command": "ls"})
+	for range 2 {
+		if out, err := coder.CLI("hook", "flush", "--state", state); err != nil || !strings.Contains(out, "remaining 0") {
+			t.Error("the journal when the mesh runs again:", out, err)
+		}
+	}
+	checkObserved(t, m, "coder")
 	permitted("PreToolUse", "t7", "Read", map[string]any{"file_path": "README"})
 	permitted("PostToolUse", "t7", "Read", map[string]any{"file_path": "README"})
 
 	calls := hookedCalls(t, m, "coder")
+	calls = slices.DeleteFunc(calls, func(c hooked) bool { return c.Verdict == "DENY" })
 	want := []hooked{{Kind: "client.shell", Status: "succeeded"}, {Kind: "client.shell", Status: "failed", Code: "executed_other_args"}, {Kind: "client.session", Status: "succeeded"}, {Kind: "client.shell", Status: "succeeded"}, {Kind: "client.file.read", Status: "succeeded"}}
 	if len(calls) != len(want) {
 		t.Fatalf("%+v", calls)
@@ -328,4 +345,32 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 	}
 	verifySession(t, m, calls[0].Session)
 	cli(t, m, "replay")
+}
+
+// checkObserved checks that the ledger has the observations of two actions that hookDocuments
+// causes while the mesh is away, each once and in order, and no call for them.
+func checkObserved(t *testing.T, m *harness.Mesh, actor string) {
+	t.Helper()
+	var got []string
+	for line := range strings.Lines(cli(t, m, "search", "actor="+actor, "-o", "jsonl")) {
+		var e struct {
+			Event struct {
+				Type, CallID string
+				Data         struct {
+					Kind, Phase, Status string
+					AttestedBy          string `json:"attested_by"`
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err, line)
+		}
+		if d := e.Event.Data; strings.Contains(e.Event.Type, ".action_observed.") {
+			got = append(got, d.Kind+" "+d.Phase+d.Status+" "+d.AttestedBy+e.Event.CallID)
+		}
+	}
+	slices.Reverse(got)
+	if want := []string{"client.shell began caller", "client.shell endedsucceeded caller", "client.shell began caller", "client.shell endedsucceeded caller"}; !slices.Equal(got, want) {
+		t.Errorf("observations %q, want %q", got, want)
+	}
 }

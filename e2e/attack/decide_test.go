@@ -196,6 +196,53 @@ var _ = register("12.31 policies that name nothing", func(t *testing.T, m *harne
 	must(t, govern(t, m, m.Token, "set_limits", map[string]any{"limits": []map[string]any{{"id": "x", "level": "agent", "subject": "no-such-agent-1231", "measure": "calls", "window": "day", "max": 1}}}), 400, "/limits/0/subject")
 })
 
+var _ = register("12.30 forged journals of hooks", func(t *testing.T, m *harness.Mesh) {
+	owner, other := mint(t, m, "owner-1233", "tools:call", "calls:decide"), mint(t, m, "other-1233", "tools:call", "calls:decide")
+	reader := mint(t, m, "reader-1233", "tools:call")
+	h := decideAs(t, m, owner, "s-1233", time.Minute, nil)
+	entry := func(members string) string {
+		return `{"action":"sha256:x","content":{"agent":"a","event":"SessionStart","workspace":"/"},"journal":"j-1233","number":1,"observed_at":"2026-01-01T00:00:00.000Z","phase":"began","kind":"client.session"` + members + "}"
+	}
+	send := func(token, body string) *harness.Response {
+		return as(t, m, token, "POST", "/api/v1/observations", h.Session, body)
+	}
+	// An entry cannot name a decision, a call, an intent, a receipt or another principal, be of a
+	// kind that a service executes, or have a status that only policy or an executor records.
+	for _, members := range []string{`,"verdict":"ALLOW"`, `,"decision_id":"d-` + h.CallID + `"`, `,"call_id":"` + h.CallID + `"`, `,"intent_id":"` + h.IntentID + `"`, `,"receipt_id":"r-x"`, `,"actor":"owner-1233"`, `,"tenant":"other"`} {
+		must(t, send(owner, entry(members)), 400, "invalid_input")
+	}
+	for _, change := range [][2]string{{`"client.session"`, `"policy.freeze"`}, {`"client.session"`, `"tool.noop"`}, {`"began"`, `"ended","status":"denied"`}, {`"event":"SessionStart"`, `"approved":true`}} {
+		must(t, send(owner, strings.Replace(entry(""), change[0], change[1], 1)), 400, "invalid_input")
+	}
+	must(t, send(reader, entry("")), 403, "scope_missing")
+	must(t, send(owner, entry("")), 200, `"repeated":false`)
+	must(t, send(owner, entry("")), 200, `"repeated":true`)
+	must(t, send(owner, strings.Replace(entry(""), "SessionStart", "Stop", 1)), 200, `"repeated":true`)
+	must(t, send(owner, strings.Replace(entry(""), "sha256:x", "sha256:y", 1)), 409, "conflict")
+	// An entry of another principal for this session is in that principal's session for refused
+	// calls, also if its journal has the same id.
+	must(t, send(other, entry("")), 200, `"repeated":false`)
+	observed, ended := 0, 0
+	for _, e := range eventsOf(t, m, h.Session) {
+		switch e.Name {
+		case contract.EventActionObserved:
+			observed++
+			if e.Actor != "owner-1233" || e.CallID != "" {
+				t.Errorf("%+v", e)
+			}
+		case contract.EventEffectRecorded:
+			ended++
+		}
+	}
+	if observed != 1 || ended != 0 {
+		t.Errorf("%d observations, %d outcomes", observed, ended)
+	}
+	must(t, as(t, m, owner, "POST", h.path(), "", h.outcome("succeeded")), 200, `"status":"succeeded"`)
+	if _, err := m.CLI("verify", "--root", verifyRoot(m), exportOf(t, m, h.Session)); err != nil {
+		t.Error(err)
+	}
+})
+
 // verifyRoot returns the path of the file with the mesh's trusted root, or "" if the
 // mesh's environment does not name one.
 func verifyRoot(m *harness.Mesh) string {

@@ -24,6 +24,7 @@ const (
 	Session   = "client.session" // an event of a session that causes no effect, such as a prompt
 	Other     = "client.other"   // a tool of the client that has no kind of its own
 
+	Prefix    = "client." // prefix of every kind
 	mcp       = "client.mcp"
 	mcpPrefix = mcp + "."
 )

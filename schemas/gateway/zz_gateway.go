@@ -5,6 +5,37 @@ package gateway
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
+// ActionObservedName is the event's name.
+const ActionObservedName = "action_observed"
+
+// ActionObserved is the data of gateway.action_observed.v1. A client reports, from the journal of its hooks, an action of an agent that no policy decided because the mesh was away. It is the client's statement: there is no decision, no intent and no receipt.
+type ActionObserved struct {
+	Action     string `json:"action"` // digest that the observations of one action have in common
+	AttestedBy string `json:"attested_by"`
+	Content    []byte `json:"content"`              // Content: the args of an action that began, or the output of one that ended
+	ErrorCode  string `json:"error_code,omitempty"` // absent unless the action failed
+	Journal    string `json:"journal"`              // id of the client's journal
+	Kind       string `json:"kind"`                 // kind of the action, such as client.shell
+	Number     int64  `json:"number"`               // position in the journal
+	ObservedAt string `json:"observed_at"`          // time by the client's clock
+	Phase      string `json:"phase"`
+	Status     string `json:"status,omitempty"` // present exactly if the action ended
+}
+
+// Canonical implements canon.Document.
+func (d *ActionObserved) Canonical(c *canon.Codec) {
+	c.Str("action", &d.Action)
+	c.Str("attested_by", &d.AttestedBy)
+	c.Raw("content", &d.Content)
+	c.OptStr("error_code", &d.ErrorCode)
+	c.Str("journal", &d.Journal)
+	c.Str("kind", &d.Kind)
+	c.Int("number", &d.Number)
+	c.Str("observed_at", &d.ObservedAt)
+	c.Str("phase", &d.Phase)
+	c.OptStr("status", &d.Status)
+}
+
 // CallDeferredName is the event's name.
 const CallDeferredName = "call_deferred"
 

@@ -18,6 +18,7 @@ const (
 
 	// Schemas in schemas/events/gateway.
 
+	EventActionObserved  = "action_observed"
 	EventCallDeferred    = "call_deferred"
 	EventOutcomeReported = "outcome_reported"
 

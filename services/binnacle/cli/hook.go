@@ -28,6 +28,7 @@ func newHookCmd(c *env) *cobra.Command {
 		newHookDoctorCmd(c),
 		newHookRunCmd(c),
 		newHookPolicyCmd(c),
+		newHookFlushCmd(c),
 	)
 }
 
@@ -37,7 +38,14 @@ type hookOptions struct {
 	wait, within time.Duration
 	replace, ask bool
 	contents     bool
+	away         string
 }
+
+// The values of the flag --when-away.
+const (
+	awayDeny  = "deny"
+	awayWatch = "watch"
+)
 
 // hookFlags declares the flags of the commands that answer hooks.
 func hookFlags(cmd *cobra.Command, o *hookOptions) {
@@ -47,6 +55,8 @@ func hookFlags(cmd *cobra.Command, o *hookOptions) {
 	f.DurationVar(&o.within, "report-within", time.Hour, "when the outcome of a tool is due, at most 24h")
 	f.BoolVar(&o.replace, "replace-prompts", false, "let an allowed tool run without the client's own prompt, where the client supports it")
 	f.BoolVar(&o.ask, "ask", false, "let the client ask its user at once about a tool that needs approval, where the client supports it")
+	f.StringVar(&o.away, "when-away", awayDeny, "what happens to a tool while the mesh cannot be reached: deny, or watch, which lets it run and reports it later")
+	flagWords(cmd, "when-away", awayDeny, awayWatch)
 	f.BoolVar(&o.contents, "content", false, "report the output of tools, and not only its digest")
 }
 
@@ -109,6 +119,9 @@ func newHookRunner(c *env, o *hookOptions) (*hook.Runner, error) {
 	if o.within < time.Second || o.within > guard.MaxReportWithin {
 		return nil, fail(exitUsage, "--report-within %s: want 1s to %s", o.within, guard.MaxReportWithin)
 	}
+	if o.away != "" && o.away != awayDeny && o.away != awayWatch {
+		return nil, fail(exitUsage, "--when-away %q: want %s or %s", o.away, awayDeny, awayWatch)
+	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return nil, err
@@ -121,7 +134,36 @@ func newHookRunner(c *env, o *hookOptions) (*hook.Runner, error) {
 		return nil, err
 	}
 	return &hook.Runner{Mesh: &hook.Mesh{URL: strings.TrimSuffix(c.base(), "/"), Token: c.bearer, Client: &http.Client{Transport: t}}, State: o.state, Wait: o.wait, ReportWithin: o.within,
-		ReplacePrompts: o.replace, Ask: o.ask, Content: o.contents, Home: home}, nil
+		ReplacePrompts: o.replace, Ask: o.ask, Content: o.contents, Home: home, Watch: o.away == awayWatch}, nil
+}
+
+func newHookFlushCmd(c *env) *cobra.Command {
+	o := hookOptions{within: time.Minute}
+	cmd := &cobra.Command{
+		Use:   "flush",
+		Short: "Report the actions that hooks wrote into their journal while the mesh was away",
+		Long: `Report the entries of the journal that hooks with --when-away=watch wrote for the token in
+use, until it is empty. Hooks report them too, after each tool. An entry is on the ledger
+as an event action_observed, once, without a decision and without a receipt.`,
+		Example:           "  binnacle hook flush",
+		Args:              takes(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r, err := newHookRunner(c, &o)
+			if err != nil {
+				return err
+			}
+			f, err := r.Flush(cmd.Context())
+			if err != nil {
+				return fail(exitFailed, "entries of the journal: reported %d, refused %d, remaining %d: %v", f.Reported, f.Refused, f.Remain, err)
+			}
+			return c.print(f, func() {
+				fmt.Fprintf(c.out, "reported %d, refused %d, remaining %d\n", f.Reported, f.Refused, f.Remain)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&o.state, "state", "", "`FOLDER` that install was given")
+	return cmd
 }
 
 func newHookPolicyCmd(c *env) *cobra.Command {

@@ -44,6 +44,8 @@ type Verdict struct {
 	Allowed bool
 	Ask     bool   // the client should ask its user
 	Reason  string // for the model, unless Allowed
+
+	Undecided bool // Allowed, because the mesh is away and Runner.Watch is set
 }
 
 // Answer is what the hook's process returns to the client.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/journal"
 )
 
 // Mesh is access to the gateway that decides. Its fields are set before its first use; it
@@ -44,6 +45,8 @@ type Decision struct {
 // rejected with a status 4xx other than 429.
 type Refusal struct {
 	Code, Reason, Message, Receipt string
+
+	status int // of the response
 }
 
 // Error implements error.
@@ -65,6 +68,11 @@ func (e *Refusal) Error() string {
 // respond, or cannot respond now.
 var ErrAway = errors.New("the mesh cannot be reached")
 
+// errNoMesh is wrapped by the errors of requests that no mesh has answered: there is no
+// response, another program responded, or the mesh's ledger does not respond. It wraps
+// ErrAway. Every other response is the mesh's, for example that it is frozen.
+var errNoMesh = fmt.Errorf("%w", ErrAway)
+
 // decisionWait is how long a hook waits for a decision that needs no person,
 // and for the response to a report.
 const decisionWait = 10 * time.Second
@@ -78,7 +86,10 @@ func (m *Mesh) Decide(ctx context.Context, p *Proposal, wait time.Duration) (*De
 	body := map[string]any{"kind": p.Kind, "tool": p.Kind, "args": p.Args, "report_within_ms": p.ReportWithin.Milliseconds()}
 	d, err := m.decide(ctx, body, http.Header{"X-Binnacle-Session": {p.Session}, "Idempotency-Key": {p.Key}, "Prefer": {"respond-async"}}, decisionWait)
 	for err == nil && d.Pending && time.Until(until) >= time.Second {
-		d, err = m.decide(ctx, map[string]any{"call_id": d.CallID}, http.Header{}, min(time.Until(until), time.Minute))
+		call := d.CallID
+		if d, err = m.decide(ctx, map[string]any{"call_id": call}, http.Header{}, min(time.Until(until), time.Minute)); errors.Is(err, errNoMesh) {
+			err = fmt.Errorf("%w, and the call %s waits for approval", ErrAway, call) // the mesh has answered once
+		}
 	}
 	return d, err
 }
@@ -129,6 +140,21 @@ func (m *Mesh) Report(ctx context.Context, o *Outcome) error {
 	return err
 }
 
+// Observe records an entry of a journal in its session. Recording an entry twice records
+// it once. The errors are those of Report.
+func (m *Mesh) Observe(ctx context.Context, id string, e *journal.Entry) error {
+	body := map[string]any{"action": e.Action, "content": e.Content, "journal": id, "kind": e.Kind, "number": e.Number, "observed_at": e.ObservedAt, "phase": e.Phase}
+	for name, v := range map[string]string{"error_code": e.ErrorCode, "status": e.Status} {
+		if v != "" {
+			body[name] = v
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, decisionWait)
+	defer cancel()
+	_, err := m.post(ctx, "/api/v1/observations", body, http.Header{"X-Binnacle-Session": {e.Session}}, &struct{}{})
+	return err
+}
+
 // post sends a document. The error is a *Refusal if the mesh rejects it with a status 4xx
 // other than 429, and wraps ErrAway if there is no response, a malformed one, or one with
 // the status 429 or 5xx.
@@ -150,19 +176,24 @@ func (m *Mesh) post(ctx context.Context, path string, body any, h http.Header, o
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := m.Client.Do(req)
 	if err != nil {
-		return 0, fmt.Errorf("%w at %s; `binnacle up` runs one", ErrAway, m.URL)
+		return 0, fmt.Errorf("%w at %s; `binnacle up` runs one", errNoMesh, m.URL)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
 	if err != nil {
-		return 0, fmt.Errorf("%w: its response was cut off", ErrAway)
+		return 0, fmt.Errorf("%w: its response was cut off", errNoMesh)
 	}
 	if resp.StatusCode/100 == 2 {
 		if err := json.Unmarshal(raw, out); err != nil {
-			return 0, fmt.Errorf("%w: its response is not JSON", ErrAway)
+			return 0, fmt.Errorf("%w: its response is not JSON", errNoMesh)
 		}
 		return resp.StatusCode, nil
 	}
+	return 0, errorOf(resp, raw)
+}
+
+// errorOf returns the error for a response whose status is not 2xx; see post.
+func errorOf(resp *http.Response, raw []byte) error {
 	var doc struct {
 		Error struct {
 			Message string `json:"message"`
@@ -171,11 +202,16 @@ func (m *Mesh) post(ctx context.Context, path string, body any, h http.Header, o
 			Receipt string `json:"receipt_id"`
 		} `json:"error"`
 	}
-	if json.Unmarshal(raw, &doc) != nil || doc.Error.Message == "" {
-		return 0, fmt.Errorf("%w: it answered %s", ErrAway, resp.Status)
+	away := ErrAway
+	untyped := json.Unmarshal(raw, &doc) != nil || doc.Error.Message == ""
+	if resp.StatusCode >= 500 && (untyped || doc.Error.Code == contract.CodeLedgerUnavailable) {
+		away = errNoMesh
+	}
+	if untyped {
+		return fmt.Errorf("%w: it answered %s", away, resp.Status)
 	}
 	if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
-		return 0, fmt.Errorf("%w: %s", ErrAway, doc.Error.Message)
+		return fmt.Errorf("%w: %s", away, doc.Error.Message)
 	}
-	return 0, &Refusal{Code: doc.Error.Code, Reason: doc.Error.Reason, Message: doc.Error.Message, Receipt: doc.Error.Receipt}
+	return &Refusal{Code: doc.Error.Code, Reason: doc.Error.Reason, Message: doc.Error.Message, Receipt: doc.Error.Receipt, status: resp.StatusCode}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/journal"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/resident"
 )
 
@@ -29,6 +30,7 @@ type Runner struct {
 	Ask            bool          // let the client ask its user about a call that waits for approval, instead of waiting
 	Content        bool          // report the content of outputs, and not only their digests
 	Home           string        // home folder of the user
+	Watch          bool          // while the mesh is away, let tools run and write a journal of them
 }
 
 // Handle answers one document of a client. It never returns an answer with which a tool
@@ -48,7 +50,8 @@ func (r *Runner) Handle(ctx context.Context, name string, doc []byte) Answer {
 	place := r.place(name, e)
 	switch e.Phase {
 	case Before:
-		return client.Answer(e, r.before(ctx, name, client, place, e), r.ReplacePrompts)
+		v := r.before(ctx, name, client, place, e)
+		return client.Answer(e, v, r.ReplacePrompts && !v.Undecided)
 	case After:
 		err = r.after(ctx, name, place, e)
 	case Session:
@@ -115,6 +118,8 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 	switch {
 	case errors.As(err, &refused):
 		return Verdict{Reason: refused.Error()}
+	case r.Watch && errors.Is(err, errNoMesh):
+		return r.watch(name, e, act, p)
 	case err != nil:
 		return Verdict{Reason: "denied, because there is no decision: " + err.Error()}
 	case d.Pending:
@@ -140,6 +145,9 @@ func (r *Runner) after(ctx context.Context, name string, place *action.Place, e 
 		return err
 	}
 	o := r.outcome(p, e)
+	if p.Action != "" {
+		return errors.Join(r.watched(name, e, p, o), r.flush(ctx))
+	}
 	if err := r.keep(o); err != nil {
 		return err
 	}
@@ -200,10 +208,15 @@ func (r *Runner) session(ctx context.Context, name string, place *action.Place, 
 }
 
 // record proposes an action that has no effect, and reports that it succeeded,
-// unless the call waits for approval.
+// unless the call waits for approval. While the mesh is away, record adds the action to
+// the journal if Watch is set.
 func (r *Runner) record(ctx context.Context, name string, e *Event, act *action.Action) error {
 	key := action.Digest(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%d", name, e.Session, e.Name, e.CallID, time.Now().UnixNano()))
-	d, err := r.Mesh.Decide(ctx, &Proposal{Kind: act.Kind, Args: act.Args, Session: sessionName(name, e.Session), Key: key, ReportWithin: time.Minute}, 0)
+	p := &Proposal{Kind: act.Kind, Args: act.Args, Session: sessionName(name, e.Session), Key: key, ReportWithin: time.Minute}
+	d, err := r.Mesh.Decide(ctx, p, 0)
+	if r.Watch && errors.Is(err, errNoMesh) {
+		return r.locked(func(j *journal.Journal) error { return j.Append(*began(p)) })
+	}
 	if err != nil || d.Pending {
 		return err
 	}

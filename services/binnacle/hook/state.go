@@ -21,6 +21,12 @@ type permit struct {
 	ArgsDigest string       `json:"args_digest"`
 	Input      string       `json:"input_digest"`
 	Files      []fileBefore `json:"files,omitempty"`
+
+	// The members of the permit of an action that no policy decided, because the mesh was
+	// away; see Runner.Watch.
+	Action string `json:"action,omitempty"` // digest that its entries in the journal have
+	Kind   string `json:"kind,omitempty"`
+	Ended  bool   `json:"ended,omitempty"` // the journal had its end
 }
 
 // fileBefore is a file that the tool was to change; Digest is empty if it did not exist.
@@ -78,9 +84,19 @@ func (r *Runner) keep(o *Outcome) error {
 	return saveJSON(filepath.Join(r.State, "outcomes", nameOf(o.IntentID)), o)
 }
 
-// flush reports the stored outcomes. An outcome that the mesh rejects is removed, and the
-// rejection is part of the error; the others remain until the mesh can be reached.
+// flush reports the stored outcomes, and entries of the journal for at most flushWithin.
 func (r *Runner) flush(ctx context.Context) error {
+	if err := r.reportOutcomes(ctx); errors.Is(err, ErrAway) {
+		return err
+	} else if err != nil {
+		return errors.Join(err, r.flushJournal(ctx, flushWithin))
+	}
+	return r.flushJournal(ctx, flushWithin)
+}
+
+// reportOutcomes reports the stored outcomes. An outcome that the mesh rejects is removed, and the
+// rejection is part of the error; the others remain until the mesh can be reached.
+func (r *Runner) reportOutcomes(ctx context.Context) error {
 	dir := filepath.Join(r.State, "outcomes")
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

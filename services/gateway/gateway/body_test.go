@@ -53,6 +53,7 @@ var wrongBodies = map[string][]wrong{
 		{`{"status":"succeeded","usage":{"dollars":1}}`, "/usage/dollars"}, {`{"status":"succeeded","usage":[]}`, "/usage"},
 		{`{"status":"failed","error_code":"` + strings.Repeat("x", 129) + `"}`, "/error_code"}, {`{"status":"failed","error_message":"` + strings.Repeat("x", 1001) + `"}`, "/error_message"},
 	},
+	"POST /api/v1/observations":          wrongObservations,
 	"POST /api/v1/approvals/:call/votes": {{`{"vote":true}`, "/vote"}, {`{"vote":"grant","reason":"x","call_id":"c"}`, "/call_id"}, {`{"vote":"grant","vote":"deny"}`, "/vote"}},
 	"POST /api/v1/evidence/export":       {{`{}`, "/session_id"}, {`{"session_id":1}`, "/session_id"}, {`{"session_id":"s-x","format":"zip"}`, "/format"}, {`{"session":"s-x"}`, "/session"}},
 	"POST /api/v1/evidence/verify":       {{``, "body"}},
@@ -70,6 +71,30 @@ var wrongBodies = map[string][]wrong{
 	"POST /oauth/revoke":              nil,
 	"POST /oauth/introspect":          nil,
 	"POST /api/v1/devices":            {{`{"code":1}`, "/code"}, {`[1]`, "body"}, {`{"code":"BCD-FGH-JKL","more":1}`, "/more"}},
+}
+
+// wrongObservations are bodies of observations with one wrong member.
+var wrongObservations = []wrong{
+	{`{}`, "/action"}, {observed(`"action":7`), "/action"}, {observed(`"journal":""`), "/journal"}, {observed(`"journal":"` + strings.Repeat("x", 129) + `"`), "/journal"},
+	{observed(`"kind":""`), "/kind"}, {observed(`"kind":"policy.set_limits"`), "/kind"}, {observed(`"kind":"tool.x"`), "/kind"}, {observed(`"kind":"client.nothing"`), "/kind"},
+	{observed(`"number":0`), "/number"}, {observed(`"number":1.5`), "/number"}, {observed(`"observed_at":"yesterday"`), "/observed_at"}, {observed(`"phase":"decided"`), "/phase"},
+	{observed(`"status":"succeeded"`), "/status"}, {observed(`"phase":"ended","status":"denied"`), "/status"}, {observed(`"error_code":"x"`), "/error_code"},
+	{observed(`"content":[]`), "/content"}, {observed(`"verdict":"ALLOW"`), "/verdict"}, {observed(`"decision_id":"d-x"`), "/decision_id"}, {observed(`"actor":"root"`), "/actor"},
+}
+
+// observed returns the body of an observation with other members.
+func observed(members string) string {
+	doc := map[string]json.RawMessage{}
+	for _, text := range []string{`{"action":"sha256:x","content":{},"journal":"j","kind":"client.session","number":1,"observed_at":"2026-01-01T00:00:00.000Z","phase":"began"}`, "{" + members + "}"} {
+		if err := json.Unmarshal([]byte(text), &doc); err != nil {
+			panic(err)
+		}
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
 }
 
 var (

@@ -28,6 +28,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/observe"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/pipelines"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
@@ -47,6 +48,7 @@ type parts struct {
 	mcp         *mcpapi.API
 	packs       *packs.API
 	decide      *decide.API
+	observe     *observe.API
 	keys        *keys.API
 	logins      *logins.API
 	secrets     *secrets.API
@@ -153,6 +155,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	if s.decide.Lender = out.Lender; s.lender != nil { // assigning a nil *handout.Lender would make the interface non-nil
 		s.decide.Lender = s.lender
 	}
+	s.observe = &observe.API{Gate: s.gate, Sessions: in, Ledger: ledger, Emit: env.Emit, Blobs: env.Blobs, Tools: &s.tools.Catalog, Instance: env.Instance}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
 	s.logins = &logins.API{Gate: s.gate, Calls: s.calls, Ledger: ledger, Key: env.SignKey, Keys: env.Trust.Keys, Passwords: s.Passwords,
 		Original: func() string {

@@ -99,6 +99,7 @@ func (s *Service) table() []route {
 		{del, "/api/v1/calls/:id", auth.Calling.WithQuota(), s.calls.Cancel},
 		{post, "/api/v1/decide", decides, s.decide.Decide},
 		{post, "/api/v1/intents/:id/outcome", auth.Holds(token.Decide).WithReport(), s.decide.Report},
+		{post, "/api/v1/observations", auth.Holds(token.Decide).WithQuota(), s.observe.Record},
 
 		{get, "/api/v1/approvals", auth.Holds(token.Vote), s.approvals.List},
 		{get, "/api/v1/approvals/:call", auth.Holds(token.Vote), s.approvals.Get},

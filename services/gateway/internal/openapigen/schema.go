@@ -28,6 +28,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/ledgerapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/observe"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -110,6 +111,7 @@ var members = map[reflect.Type]map[string]member{
 	reflect.TypeFor[mcpapi.ExecuteResponse]():         {"result": output, "structured_content": output},
 	reflect.TypeFor[mcpapi.ManifestTool]():            {"schema": schema, "input_schema": schema, "output_schema": schema},
 	reflect.TypeFor[packs.Pack]():                     {"input_schema": schema, "output_schema": schema},
+	reflect.TypeFor[observe.ObservationRequest]():     {"content": args, "phase": {enum: []string{observe.Began, observe.Ended}}, "status": {enum: []string{contract.Failed, contract.Succeeded}, optional: true}, "error_code": {optional: true}},
 	reflect.TypeFor[policy.PendingCall]():             {"args": {of: reflect.TypeFor[calls.Args]()}},
 	reflect.TypeFor[policy.PolicyDocument]():          {"body": {nullable: true}},
 	reflect.TypeFor[policy.VirtualKey]():              {"scopes": scopes},

@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/observe"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/pipelines"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
@@ -188,6 +189,7 @@ var table = []operation{
 	{id: "cancelCall", method: "DELETE", path: "/api/v1/calls/{id}", summary: "Requests the cancellation of a call, by who made it. A running call is stopped, and one that has not started does not run; one that has ended is not changed.", scope: "any scope that allows calls", answer: doc[calls.CallState]()},
 	{id: "decideCall", method: "POST", path: "/api/v1/decide", summary: "Decides a call that the caller executes itself: the signed decision with its intent, and no effect. Handing the intent out records effect_started; its outcome is due within report_within_ms. With call_id alone: takes up a call that has been approved since.", scope: "calls:decide, and call <kind>", body: doc[decide.DecideRequest](), answer: doc[decide.DecideResponse](), then: waits},
 	{id: "reportOutcome", method: "POST", path: "/api/v1/intents/{id}/outcome", summary: "Reports the outcome of a call that the caller executed itself, once. After the deadline the outcome stays unknown, and the report is a fact of its own.", scope: "calls:decide", body: doc[decide.OutcomeRequest](), answer: doc[decide.OutcomeResponse]()},
+	{id: "recordObservation", method: "POST", path: "/api/v1/observations", summary: "Records an action of an agent that its client wrote into a journal while the mesh was away: the client's statement, without a decision and a receipt. An entry that was recorded before is not recorded again.", scope: "calls:decide", body: doc[observe.ObservationRequest](), answer: doc[observe.ObservationResponse]()},
 
 	{id: "listApprovals", method: "GET", path: "/api/v1/approvals", summary: "The calls that wait for approval.", scope: "approvals:vote", answer: doc[[]policy.PendingCall]()},
 	{id: "getApproval", method: "GET", path: "/api/v1/approvals/{call}", summary: "One of them, with its arguments and the digest that a ballot signs.", scope: "approvals:vote", answer: doc[policy.PendingCall]()},
