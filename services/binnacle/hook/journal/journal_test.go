@@ -153,7 +153,9 @@ func TestForeign(t *testing.T) {
 		"open":   func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o644)) },
 		"link":   func(path string) error { return os.Symlink(filepath.Join(dir, "target"), path) },
 		"folder": func(path string) error { return os.Mkdir(path, 0o700) },
-		"long":   func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, MaxSize+1)) },
+		"long": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, MaxSize+1))
+		},
 	} {
 		path := filepath.Join(dir, name)
 		if err := make(path); err != nil {
