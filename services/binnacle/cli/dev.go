@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,8 +36,9 @@ func newDevEventsCmd(c *env) *cobra.Command {
 		Use:   "events",
 		Short: "Follow the ledger: a readable line for each event, across restarts",
 		Long: `Follow the ledger from now on: a line for each event, with the time on this machine,
-the service, the call and a short description of the event. If the mesh stops,
-the command waits and continues after the last event that it printed.`,
+the service, the call and a short description of the event. Once it follows the
+ledger, the command reports so on standard error. If the mesh stops, it waits and
+continues after the last event that it printed.`,
 		Example:           "  binnacle dev events\n  binnacle dev events --session s-tour --since 5m",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -57,9 +59,16 @@ const reconnect = 300 * time.Millisecond
 // since selects. It reconnects when the connection is lost. It returns an error if the
 // mesh rejects the request, or sends a line that is not JSON or is too long.
 func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
-	t := devTail{c: c, since: o.since}
-	for waits := false; ; {
-		q := url.Values{"follow": {"true"}, "since": {t.since}}
+	t, began := devTail{c: c}, time.Now()
+	for waits, follows := false, false; ; {
+		q := url.Values{"follow": {"true"}, "since": {o.since}}
+		if d, err := time.ParseDuration(o.since); err == nil {
+			q.Set("since", (d + time.Since(began)).String()) // no event is missed before the mesh answers
+		}
+		if t.last > 0 {
+			q.Del("since")
+			q.Set("from", strconv.FormatUint(t.last+1, 10))
+		}
 		for k, v := range map[string]string{"session": o.session, "owner": o.owner, "type": o.event} {
 			if v != "" {
 				q.Set(k, v)
@@ -71,7 +80,10 @@ func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			waits = false
+			if !follows {
+				fmt.Fprintf(c.errOut, "following the ledger of the mesh at %s\n", c.mesh().addr)
+			}
+			waits, follows = false, true
 			err = t.print(resp.Body)
 			resp.Body.Close()
 			if err != nil {
@@ -95,9 +107,8 @@ func runDevEvents(ctx context.Context, c *env, o *eventsOptions) error {
 // devTail prints events and records the position from which to continue after a
 // reconnection.
 type devTail struct {
-	c     *env
-	since string
-	last  uint64 // sequence of the last event printed; 0: none
+	c    *env
+	last uint64 // sequence of the last event printed; 0: none
 }
 
 // devEvent holds the members of an event that its line shows.
@@ -159,7 +170,7 @@ func (t *devTail) print(r io.Reader) error {
 		if e.Seq <= t.last {
 			continue
 		}
-		t.last, t.since = e.Seq, e.Event.Time
+		t.last = e.Seq
 		if t.c.structured() {
 			if err := t.c.printRaw([]byte(in.Text()+"\n"), nil); err != nil {
 				return err

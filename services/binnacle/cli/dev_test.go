@@ -32,13 +32,13 @@ func TestDevEvents(t *testing.T) {
 	defer cancel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
-		requests = append(requests, r.URL.Query().Get("since")+" "+r.URL.Query().Get("session"))
+		requests = append(requests, r.URL.Query().Get("from")+" "+r.URL.Query().Get("session"))
 		n := len(requests)
 		mu.Unlock()
 		switch n {
 		case 1:
 			_, _ = io.WriteString(w, event(1, "call_proposed", `{"kind":"tool.echo"}`)+event(2, "allowed", `{"call":{"kind":"tool.echo"},"decision":{"intent":{"executor":"judge"}}}`))
-		case 2: // the response repeats event 2, since the request names the time of the last event
+		case 2: // an event that was printed is not printed again
 			_, _ = io.WriteString(w, event(2, "allowed", `{}`)+event(3, "effect_recorded", `{"effect":{"effect_type":"tool.echo","error_code":"tool_error","started":"2026-03-03T12:00:00.000Z","ended":"2026-03-03T12:00:01.500Z","status":"failed"}}`))
 		default:
 			cancel()
@@ -55,7 +55,7 @@ func TestDevEvents(t *testing.T) {
 		!strings.Contains(lines[2], "effect_recorded") || !strings.HasSuffix(lines[2], "tool.echo failed in 1500 ms: tool_error") {
 		t.Errorf("printed\n%s", out.String())
 	}
-	if len(requests) < 3 || requests[0] != "0s s-1" || requests[1] != "2026-03-03T12:00:02.000Z s-1" {
+	if len(requests) < 3 || requests[0] != " s-1" || requests[1] != "3 s-1" {
 		t.Errorf("requested %q", requests)
 	}
 	if !strings.Contains(errOut.String(), "waiting for the mesh") {

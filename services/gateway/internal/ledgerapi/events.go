@@ -104,7 +104,7 @@ func (s *API) Events(c echo.Context) error {
 	if session == "" && selects(typ) {
 		filter = bus.Filter{Service: services.Provision}.String()
 	}
-	return s.lines(c, filter, c.QueryParam("follow") == "true", false, func(en eventlog.Entry) []byte {
+	return s.lines(c, filter, c.QueryParam("follow") == "true", false, after, func(en eventlog.Entry) []byte {
 		e, err := eventlog.Open(en, filter)
 		if err != nil || typ != "" && e.Name != typ && e.Type() != typ || e.Tenant != who.Tenant && !shared(e) {
 			return nil
@@ -120,7 +120,7 @@ func (s *API) Events(c echo.Context) error {
 // Entries handles GET /api/v1/ledger. It streams the stored bytes of the entries in the
 // range of the parameters from and to, one line for each entry.
 func (s *API) Entries(c echo.Context) error {
-	return s.lines(c, bus.Filter{}.String(), false, true, func(en eventlog.Entry) []byte { return en.Data })
+	return s.lines(c, bus.Filter{}.String(), false, true, time.Time{}, func(en eventlog.Entry) []byte { return en.Data })
 }
 
 // span is the range of sequences that a request reads, both ends included. If to is 0,
@@ -148,11 +148,13 @@ const followEvery = 50 * time.Millisecond
 // lines streams the entries of the ledger that match filter and are in the range of the
 // parameters from and to, each as render returns it; entries for which render returns
 // nil are omitted. If forever is set, the stream waits for new entries at the end of the
-// ledger. mesh states whether the stream contains events that only operators may read. An
+// ledger. mesh states whether the stream contains events that only operators may read. If
+// since is not zero, render returns nil for every event before it, and lines reads the
+// ledger from about that time on. An
 // error before the stream begins is returned. If later the ledger cannot be read or the
 // caller's access ends (see auth.Gate.WatchReads), the connection is aborted, so that the
 // response is not mistaken for a complete one.
-func (s *API) lines(c echo.Context, filter string, forever, mesh bool, render func(eventlog.Entry) []byte) error {
+func (s *API) lines(c echo.Context, filter string, forever, mesh bool, since time.Time, render func(eventlog.Entry) []byte) error {
 	part, err := spanOf(c)
 	if err != nil {
 		return err
@@ -165,6 +167,13 @@ func (s *API) lines(c echo.Context, filter string, forever, mesh bool, render fu
 	last, err := s.Ledger.Last(ctx, bus.Filter{}.String())
 	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 		return apierr.Unavailable("the ledger does not respond: " + err.Error())
+	}
+	if !since.IsZero() {
+		from, err := eventlog.Since(ctx, s.Ledger, since)
+		if err != nil {
+			return apierr.Unavailable("the ledger does not respond: " + err.Error())
+		}
+		part.from = max(part.from, from)
 	}
 	c.Response().Header().Set("Content-Type", "application/x-ndjson")
 	c.Response().Header().Set("X-Binnacle-Ledger-Size", strconv.FormatUint(last.Seq, 10))
