@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 )
 
 // Slot is an instance's lease of its name. The message of the lease contains the
@@ -177,22 +178,29 @@ func (s *Slot) Keep(ctx context.Context) error {
 }
 
 // Live returns the instances of a service whose lease of a slot is stored: it has
-// neither expired nor been freed.
+// neither expired nor been freed. They are in the order of their slots.
 func Live(ctx context.Context, c *Conn, service string) ([]string, error) {
-	var out []string
-	for n := 1; n <= maxSlots; n++ {
-		m, err := c.Get(ctx, Slots, map[string]any{"last_by_subj": fmt.Sprintf("slot.%s.%d", service, n)})
-		if errors.Is(err, ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if name, _, ok := strings.Cut(string(m.Data), " "); ok {
-			out = append(out, name)
-		}
+	var names [maxSlots]string
+	slots, each := errgroup.WithContext(ctx) // at once, since every query waits for them
+	for n := range names {
+		slots.Go(func() error {
+			m, err := c.Get(each, Slots, map[string]any{"last_by_subj": fmt.Sprintf("slot.%s.%d", service, n+1)})
+			if errors.Is(err, ErrNotFound) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if name, _, ok := strings.Cut(string(m.Data), " "); ok {
+				names[n] = name
+			}
+			return nil
+		})
 	}
-	return out, nil
+	if err := slots.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names[:], func(name string) bool { return name == "" }), nil
 }
 
 // maxSlots is the number of slots that Live checks. No service may declare more.

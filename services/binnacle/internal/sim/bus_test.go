@@ -28,7 +28,8 @@ type Bus struct {
 	streams map[string]*stream
 	list    []*consumer // consumers of all streams, sorted by name
 	links   []*link
-	due     time.Time // earliest time at which expire must be called; zero: unknown
+	due     time.Time         // earliest time at which expire must be called; zero: unknown
+	ranks   map[string]string // rank of each random text in a released message, in the order of releases
 
 	events atomic.Pointer[memlog.Log] // storage of the ledger's stream; nil before it is provisioned
 }
@@ -63,7 +64,7 @@ type stream struct {
 }
 
 func newBus() *Bus {
-	return &Bus{kick: make(chan struct{}, 1), streams: map[string]*stream{}}
+	return &Bus{kick: make(chan struct{}, 1), streams: map[string]*stream{}, ranks: map[string]string{}}
 }
 
 // streamConfig holds the settings of a stream that the simulated server reads.
@@ -154,10 +155,15 @@ func (b *Bus) collect() {
 		l.arrived = slices.DeleteFunc(l.arrived, func(o *op) bool {
 			return strings.Contains(o.subject, ".CONSUMER.MSG.NEXT.") && !l.interested(o.reply)
 		})
-		slices.SortStableFunc(l.arrived, func(x, y *op) int { return cmp.Compare(x.key(), y.key()) })
-		for i, o := range l.arrived[min(1, len(l.arrived)):] {
-			_, request := o.api()
-			o.twin = request && o.key() == l.arrived[i].key() // two requests with one key arrive in random order, so they are released together
+		if len(l.arrived) > 1 {
+			for _, o := range l.arrived {
+				o.key = b.key(o)
+			}
+			slices.SortStableFunc(l.arrived, func(x, y *op) int { return cmp.Compare(x.key, y.key) })
+			for i, o := range l.arrived[1:] {
+				_, request := o.api()
+				o.twin = request && o.key == l.arrived[i].key // two requests with one key arrive in random order, so they are released together
+			}
 		}
 		l.in = append(l.in, l.arrived...)
 		l.arrived = l.arrived[:0]
@@ -166,19 +172,50 @@ func (b *Bus) collect() {
 
 // key returns the key by which operations that arrive together are sorted: the kind of
 // the operation and, for events, the tenant, the session or aggregate and the call, for
-// transient messages the last token of the subject, and otherwise subject and content.
-func (o *op) key() string {
+// transient messages the query, and otherwise subject and content. All goroutines of the
+// process share one source of random texts, so which of two calls has which text is not
+// determined by the seed. A text is therefore replaced by its rank, and one that no
+// released message contains by a constant.
+func (b *Bus) key(o *op) string {
+	t := split(o.subject)
 	switch {
 	case strings.HasPrefix(o.subject, "evt."):
-		t := split(o.subject)
-		return "2 " + t[1] + " " + t[len(t)-1] + " " + contract.PeekCallID(o.data)
+		return "2 " + t[1] + " " + b.ranked(t[len(t)-1]) + " " + b.known(contract.PeekCallID(o.data), o.data)
 	case strings.HasPrefix(o.subject, "tmp."):
-		t := split(o.subject)
-		return "3 " + t[len(t)-1]
-	case strings.HasPrefix(o.subject, "$JS.ACK."):
+		return "3 " + b.known(t[len(t)-1], o.data)
+	case o.isAck():
 		return "1 " + o.subject + " " + string(o.data)
 	}
-	return "0 " + o.subject + " " + string(o.data)
+	return "0 " + o.subject + " " + b.ranked(string(o.data))
+}
+
+// known returns the id of a call or query with its rank or, if no released message
+// contains it, the content of the message.
+func (b *Bus) known(id string, content []byte) string {
+	if _, ok := b.ranks[random.FindString(id)]; ok {
+		return b.ranked(id)
+	}
+	return "~" + b.ranked(string(content))
+}
+
+// ranked returns s with a rank or a constant in place of each random text.
+func (b *Bus) ranked(s string) string {
+	return random.ReplaceAllStringFunc(s, func(text string) string { return cmp.Or(b.ranks[text], "~") })
+}
+
+// rank gives the random texts in the id of the operation's call or query the next ranks,
+// unless they have one.
+func (b *Bus) rank(o *op) {
+	var id string
+	switch {
+	case o.isAppend():
+		id = contract.PeekCallID(o.data)
+	case strings.HasPrefix(o.subject, "tmp."):
+		id = o.subject[strings.LastIndexByte(o.subject, '.')+1:]
+	}
+	if text := random.FindString(id); text != "" && b.ranks[text] == "" {
+		b.ranks[text] = fmt.Sprintf("%06d", len(b.ranks))
+	}
 }
 
 // api returns the name of the JetStream API call that an operation requests, such as
@@ -216,6 +253,7 @@ func (o *op) isAck() bool { return strings.HasPrefix(o.subject, "$JS.ACK.") }
 
 // release executes an operation. If mute is set, its response is not delivered.
 func (b *Bus) release(o *op, mute bool) {
+	b.rank(o)
 	send := func(m message) {
 		if o.reply != "" && !mute {
 			m.to, m.twin = o.reply, o.twin

@@ -46,7 +46,8 @@ type op struct {
 	subject, reply string
 	header         map[string]string
 	data           []byte
-	twin           bool // an API request with the same key as the previous operation; both are released together
+	key            string // see Bus.key; set if other operations arrived together with it
+	twin           bool   // an API request with the same key as the previous operation; both are released together
 }
 
 // message is a message that the server delivers to a client.
