@@ -10,6 +10,7 @@ failed=()    # names of steps
 durations=() # "NAME SECONDS" of the steps that have ended
 passed_n=0 failed_n=0
 : >"$logs/reasons"
+: >"$logs/unstable"
 count='^ *--- '
 
 # step NAME SECONDS COMMAND…: adds a step. COMMAND is a function or a program; its

@@ -18,7 +18,7 @@ import (
 // Therefore, in the first pair, at most one of every share seeds may differ, and one if
 // there are fewer seeds than share.
 const (
-	attempts = 6
+	attempts = 10
 	share    = 20
 )
 
