@@ -17,9 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/journal"
 )
 
-// gateway is a gateway whose answers a test determines. It records observations like the
+// observer is a gateway whose answers a test determines. It records observations like the
 // real one: each number of a journal once.
-type gateway struct {
+type observer struct {
 	*httptest.Server
 
 	mu       sync.Mutex
@@ -30,14 +30,14 @@ type gateway struct {
 	seen     map[string]bool
 }
 
-func newGateway(t *testing.T) *gateway {
-	g := &gateway{seen: map[string]bool{}}
+func newObserver(t *testing.T) *observer {
+	g := &observer{seen: map[string]bool{}}
 	g.Server = httptest.NewServer(g)
 	t.Cleanup(g.Close)
 	return g
 }
 
-func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var doc map[string]any
@@ -63,7 +63,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // answers sets the response to decisions.
-func (g *gateway) answers(status int, body string) {
+func (g *observer) answers(status int, body string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.status, g.answer = status, body
@@ -72,7 +72,7 @@ func (g *gateway) answers(status int, body string) {
 const handedOut = `{"call_id":"c-x","intent_id":"i-c-x","args_digest":"sha256:x"}`
 
 // list returns the phases and kinds of the observations, and forgets them.
-func (g *gateway) list() (out []string) {
+func (g *observer) list() (out []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, e := range g.observed {
@@ -132,7 +132,7 @@ func TestWatch(t *testing.T) {
 			t.Fatalf("%s: %+v", doc, a)
 		}
 	}
-	g := newGateway(t)
+	g := newObserver(t)
 	g.answers(200, handedOut)
 	r = moved(t, r, g.URL)
 	f, err := r.Flush(t.Context())
@@ -167,7 +167,7 @@ func TestWatch(t *testing.T) {
 func TestWatchKilled(t *testing.T) {
 	for _, reported := range []bool{false, true} {
 		t.Run(fmt.Sprint("reported ", reported), func(t *testing.T) {
-			g := newGateway(t)
+			g := newObserver(t)
 			g.answers(503, "no mesh")
 			r := watcher(t, g.URL, t.TempDir(), "secret")
 			pre, post := shell("PreToolUse", "t1", "ls"), shell("PostToolUse", "t1", "ls")
@@ -236,7 +236,7 @@ func TestWatchKilled(t *testing.T) {
 // TestWatchAnswered checks that a tool is denied if the mesh has answered anything but
 // that its ledger does not respond: the mesh is not away then.
 func TestWatchAnswered(t *testing.T) {
-	g := newGateway(t)
+	g := newObserver(t)
 	for i, c := range []struct {
 		status int
 		body   string
@@ -282,7 +282,7 @@ func TestWatchFull(t *testing.T) {
 // TestWatchOwners checks that a journal is reported with the tokens of its principal alone,
 // also with a new one.
 func TestWatchOwners(t *testing.T) {
-	g := newGateway(t)
+	g := newObserver(t)
 	g.answers(502, "")
 	state := t.TempDir()
 	first := watcher(t, g.URL, state, tokenOf("coder", "1"))
@@ -301,7 +301,7 @@ func TestWatchOwners(t *testing.T) {
 // and the next one is reported; after another error the entries remain; and after a
 // conflict they are reported under another id.
 func TestFlush(t *testing.T) {
-	g := newGateway(t)
+	g := newObserver(t)
 	g.answers(502, "")
 	r := watcher(t, g.URL, t.TempDir(), "secret")
 	for _, id := range []string{"t1", "t2", "t3"} {
