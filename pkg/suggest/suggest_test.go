@@ -9,7 +9,7 @@ func TestNear(t *testing.T) {
 	names := []string{"cmd.upper", "cmd.lower", "cmd.spin", "cmd.spin-wasi", "noop"}
 	for word, want := range map[string]string{
 		"cmd.uper": "cmd.upper", "CMD.UPPER": "cmd.upper cmd.lower", "cmd.spn": "cmd.spin", "cmd.sp": "cmd.spin cmd.spin-wasi", "nop": "noop", "onop": "noop",
-		"rm.everything": "", "no.such": "", "": "", "x": "", "cmd.oupper": "cmd.upper",
+		"rm.everything": "", "no.such": "", "": "", "x": "", "c": "", "cm": "cmd.spin cmd.upper cmd.lower", "cmd.oupper": "cmd.upper",
 	} {
 		if got := strings.Join(Near(word, names), " "); got != want {
 			t.Errorf("near %q is %q, want %q", word, got, want)

@@ -55,8 +55,9 @@ func parseOffice(body []byte) (Output, error) {
 // section 17) to Markdown: headings, paragraphs, list items, bold and italic text, tables.
 type wordReader struct {
 	out          strings.Builder
-	text         strings.Builder // of the current paragraph
-	style        string          // of the current paragraph
+	text         bytes.Buffer // of the current paragraph
+	mark         string       // of the run at the end of text, which a run with the same mark continues
+	style        string       // of the current paragraph
 	list         bool
 	bold, italic bool // of the current run
 	inRun        bool
@@ -104,14 +105,29 @@ func (w *wordReader) write(s string) {
 	if strings.TrimSpace(s) == "" {
 		mark = ""
 	}
-	w.text.WriteString(mark + s + mark)
+	switch {
+	case mark == "":
+		w.text.WriteString(s)
+	case mark == w.mark:
+		w.text.Truncate(w.text.Len() - len(mark))
+		w.text.WriteString(s + mark)
+	default:
+		w.text.WriteString(mark + s + mark)
+	}
+	w.mark = mark
+}
+
+// space adds white space that is not text of a run.
+func (w *wordReader) space(s string) {
+	w.text.WriteString(s)
+	w.mark = ""
 }
 
 func (w *wordReader) start(t xml.StartElement) {
 	switch t.Name.Local {
 	case "p":
 		w.text.Reset()
-		w.style, w.list = "", false
+		w.mark, w.style, w.list = "", "", false
 	case "pStyle":
 		w.style = value(t)
 	case "numPr":
@@ -124,10 +140,10 @@ func (w *wordReader) start(t xml.StartElement) {
 		w.italic = w.inRun && value(t) != "0" && value(t) != "false"
 	case "tab":
 		if w.inRun {
-			w.text.WriteString("\t")
+			w.space("\t")
 		}
 	case "br":
-		w.text.WriteString("\n")
+		w.space("\n")
 	case "tbl":
 		w.tables++
 	case "tr":
@@ -162,7 +178,7 @@ func (w *wordReader) end(name string) {
 // paragraph writes the paragraph that has ended: to the cell in a table, and
 // otherwise to the output. It omits a paragraph without text.
 func (w *wordReader) paragraph() {
-	text := strings.ReplaceAll(strings.TrimSpace(w.text.String()), "****", "") // adjacent bold runs
+	text := strings.TrimSpace(w.text.String())
 	if text == "" {
 		return
 	}
