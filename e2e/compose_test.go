@@ -13,13 +13,14 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // TestComposeConfigured shows that the services on compose apply the llm document, the
 // capture mode, the policy and the OpenTelemetry settings with which they are
 // configured, that the NATS server commits in groups in durability mode power, that a tool
-// reaches what its rules permit, with a credential, and nothing else, that calls without a
-// free sandbox wait, and that images, held sandboxes and tier container work with two
+// reaches what its rules permit, with a credential, and nothing else, that the webhook
+// of jobs is notified, that calls without a free sandbox wait, and that images, held sandboxes and tier container work with two
 // session-runners and two egress-brokers, also after both brokers were killed in mid-flow.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
@@ -45,6 +46,9 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	reached, release := make(chan struct{}, 8), make(chan struct{})
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.Store(r.Header.Get("Authorization"))
+		if r.URL.Path == "/v1/slow" {
+			time.Sleep(2 * time.Second)
+		}
 		if r.URL.Path == "/open/away" {
 			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
 			return
@@ -83,8 +87,10 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 			t.Fatal(err)
 		}
 	}
+	hook := newNoticeReceiver(t)
+	hook.accept()
 	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6}\n",
-		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "HELD_TEST=" + held.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32"}})
+		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "HELD_TEST=" + held.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
 	}
@@ -103,6 +109,11 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		t.Errorf("capture is not hashed, or the session cannot be listed: %v\n%s", err, events)
 	}
 	composeEgress(t, m, host, port, &seen)
+	slow, err := m.DoHeader(t.Context(), "POST", "/api/v1/packs/cmd.fetch", fmt.Sprintf(`{"url":"http://%s:%s/v1/slow"}`, host, port), map[string]string{"Prefer": "respond-async"})
+	if err != nil || slow.Status != http.StatusAccepted {
+		t.Fatal(err, slow)
+	}
+	eventually(t, "the webhook is notified of a job", time.Minute, func() bool { return hook.status(slow.Header.Get("X-Binnacle-Call-Id")) == contract.Succeeded })
 	ways.Try(t, m, "container")
 	tcpRule(t, m, lines, unnamed)
 	sandboxQueue(t, m, "session-runner")

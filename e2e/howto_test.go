@@ -51,7 +51,7 @@ var howtos = map[string]howto{
 	"embed.md":         {notRun: 0, setup: alone},
 	"govern.md":        {notRun: 0, setup: withMesh(harness.Options{})},
 	"images.md":        {notRun: 3, setup: alone},
-	"jobs.md":          {notRun: 0, setup: withMesh(harness.Options{})},
+	"jobs.md":          {notRun: 1, setup: withReceiver},
 	"pipelines.md":     {notRun: 0, setup: withMesh(harness.Options{})},
 	"login.md":         {setup: withMesh(harness.Options{})},
 	"judge.md":         {notRun: 0, setup: withProvider},
@@ -310,6 +310,13 @@ func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 		}
 		return []string{"BINNACLE_ADDR=" + m.Addr, "PACKS=" + filepath.Join(harness.Root(), "bin/packs")}, []string{"127.0.0.1:8080", m.Addr}
 	}
+}
+
+// withReceiver is the setup for pages that require a running mesh with a webhook of jobs.
+func withReceiver(t *testing.T, work string) ([]string, []string) {
+	hook := newNoticeReceiver(t)
+	hook.accept()
+	return withMesh(harness.Options{Env: []string{"BINNACLE_JOB_WEBHOOK=" + hook.URL}})(t, work)
 }
 
 // withServer is the setup for pages that require a running mesh, and an MCP server at

@@ -17,10 +17,12 @@ import (
 // TestPipelineKilled kills both instances of work while each of eight runs waits in a
 // different one of its eight steps, approves the steps while no instance runs, and checks
 // that every run then continues to its end: each step was called once, and the evidence of
-// one of the runs verifies.
+// one of the runs verifies. The gateway is killed while the webhook of jobs refuses the notices
+// of the runs, and then each run has one that is accepted.
 func TestPipelineKilled(t *testing.T) {
 	t.Parallel()
-	m := harness.Processes(t, harness.Options{})
+	hook := newNoticeReceiver(t)
+	m := harness.Processes(t, harness.Options{Env: []string{"BINNACLE_JOB_WEBHOOK=" + hook.URL}})
 	m.StartService("work-b", "work")
 	must := func(m *harness.Mesh, args ...string) string {
 		t.Helper()
@@ -86,6 +88,20 @@ func TestPipelineKilled(t *testing.T) {
 			t.Errorf("run %d: %d calls were proposed", k, n)
 		}
 	}
+	eventually(t, "the webhook refuses a notice", time.Minute, func() bool { refused, _ := hook.counts(); return refused > 0 })
+	m.Kill("gateway")
+	hook.accept()
+	m.Restart("gateway")
+	m.WaitReady()
+	eventually(t, "the webhook accepts all notices", 2*time.Minute, func() bool { _, accepted := hook.counts(); return accepted == len(runs) })
+	for _, id := range runs {
+		if got := hook.status(id); got != contract.Succeeded {
+			t.Errorf("the notice of %s has the status %q", id, got)
+		}
+	}
+	eventually(t, "all notices are recorded", time.Minute, func() bool {
+		return strings.Count(must(m, "events", "list", "--type", contract.EventJobNotified), contract.EventJobNotified) >= len(runs)
+	})
 	tar := filepath.Join(dir, "killed.tar")
 	must(m, "export", "--session", "s-killed-3", "--out", tar)
 	if out := must(m, "verify", tar); !strings.Contains(out, "VERIFIED") {

@@ -88,6 +88,7 @@ type Gateway struct {
 	TLS             TLS      `json:"tls"`
 	Capture         string   `json:"capture"`
 	ApprovalWebhook string   `json:"approval_webhook"`
+	JobWebhook      string   `json:"job_webhook"`
 	Expect          []string `json:"expect"`
 }
 

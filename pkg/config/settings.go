@@ -59,6 +59,7 @@ var Settings = []Setting{
 	{Pointer: "/gateway/tls/key", Kind: pathKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_TLS_KEY", About: "its key, a PEM file"},
 	{Pointer: "/gateway/capture", Kind: choice("plain", "encrypted", "hashed", "off"), Readers: []string{Up, "gateway"}, Variable: "BINNACLE_CAPTURE", Default: "plain", Reload: true, About: "how much of prompts and answers the ledger keeps"},
 	{Pointer: "/gateway/approval_webhook", Kind: urlKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_APPROVAL_WEBHOOK", Private: true, About: "URL that is notified of calls that wait for approval; the body is signed under keys/webhook.seed"},
+	{Pointer: "/gateway/job_webhook", Kind: urlKind, Readers: []string{Up, "gateway"}, Variable: "BINNACLE_JOB_WEBHOOK", Private: true, About: "URL that is notified of the ends of jobs; the body is signed under keys/webhook.seed"},
 	{Pointer: "/gateway/expect", Kind: wordsKind, Readers: []string{"gateway"}, Variable: "BINNACLE_EXPECT", Default: strings.Join(services.Expected(), ","), About: "services that /readyz waits for"},
 	{Pointer: "/llm-router/document", Kind: documentKind, Readers: []string{Up, "llm-router"}, Variable: "BINNACLE_LLM", InFolder: []string{"llm.json"}, About: "[the llm document](llm-document.md): providers, routes and prices"},
 	{Pointer: "/policy/bundles", Kind: pathsKind, Readers: []string{Up, "policy"}, Variable: "BINNACLE_POLICY", InFolder: []string{"*.rego", "*.tar.gz"}, About: "P1 bundles (.tar.gz), or Rego files, which together replace the built-in bundle"},

@@ -7,6 +7,7 @@
 package react
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,8 @@ type Reactor struct {
 	// Handle handles one event. It may be called again for the same event, up to three
 	// times in one delivery. A nil error acknowledges the event; any other error of the
 	// last call returns it for another delivery, or, if the error wraps ErrPermanent, or
-	// after MaxTries deliveries, sends it to the poison queue.
+	// after MaxTries deliveries, sends it to the poison queue. An error of Later is no
+	// failure.
 	Handle func(ctx context.Context, e *contract.Event) error
 	// MaxTries is the number of deliveries after which an event goes to the poison queue;
 	// 0 means 20.
@@ -48,6 +50,37 @@ var ErrPermanent = errors.New("no further attempt can succeed")
 
 // Permanent returns an error that wraps err and ErrPermanent.
 func Permanent(err error) error { return fmt.Errorf("%w: %w", ErrPermanent, err) }
+
+// laterError is the error of Later, or that of Again with a cause.
+type laterError struct {
+	after time.Duration
+	cause error
+}
+
+func (e laterError) Error() string {
+	if e.cause != nil {
+		return e.cause.Error()
+	}
+	return "the event is handled later"
+}
+
+func (e laterError) Unwrap() error { return e.cause }
+
+// Later returns the error with which a handler returns an event for another delivery after
+// at least d, more than 0, because what the event is about has not happened yet. It is
+// neither logged nor counted, and Handle is not called again in this delivery.
+func Later(d time.Duration) error { return laterError{d, nil} }
+
+// Again returns the error of a handler that failed with err and whose event is to be
+// delivered again after at least d, more than 0, instead of after Backoff.
+func Again(err error, d time.Duration) error { return laterError{d, err} }
+
+// Deliveries returns the number of deliveries of the event that a handler with the context
+// ctx handles, including this one, or 0 for other contexts.
+func Deliveries(ctx context.Context) uint64 {
+	n, _ := ctx.Value(triesKey).(uint64)
+	return n
+}
 
 // Counter counts handled events by reactor and status: "ok", "retry" or "poison".
 type Counter interface {
@@ -81,7 +114,10 @@ func Run(ctx context.Context, env Env, reactors ...Reactor) error {
 // retry calls a handler up to three times, with pauses of 50 ms and 200 ms. Watermill doubles
 // the interval twice for each attempt: once for the parameters of ShouldRetry.
 var retry = middleware.Retry{MaxRetries: 2, InitialInterval: 25 * time.Millisecond, Multiplier: 2, MaxInterval: time.Second,
-	ShouldRetry: func(p middleware.RetryParams) bool { return !errors.Is(p.Err, ErrPermanent) }}
+	ShouldRetry: func(p middleware.RetryParams) bool {
+		var later laterError
+		return !errors.Is(p.Err, ErrPermanent) && (!errors.As(p.Err, &later) || later.cause != nil)
+	}}
 
 // NewRouter returns a router with a handler for each reactor. from returns the subscriber of
 // a reactor.
@@ -102,7 +138,7 @@ func NewRouter(env Env, from func(Reactor) message.Subscriber, reactors ...React
 			return nil, err
 		}
 		h := router.AddConsumerHandler(r.Name, r.Name, from(r), r.handle)
-		h.AddMiddleware(poison, r.measured(env), r.judged, middleware.CorrelationID, middleware.Recoverer, middleware.Timeout(r.Timeout), retry.Middleware)
+		h.AddMiddleware(poison, r.measured(env), r.judged, postponed, middleware.CorrelationID, middleware.Recoverer, middleware.Timeout(r.Timeout), retry.Middleware)
 	}
 	return router, nil
 }
@@ -114,6 +150,22 @@ func (r *Reactor) handle(m *message.Message) error {
 		return Permanent(errors.New("the message has no event"))
 	}
 	return r.Handle(m.Context(), e)
+}
+
+// postponed stores the delay of an error of Later or Again for the subscriber, and removes
+// an error of Later.
+func postponed(next message.HandlerFunc) message.HandlerFunc {
+	return func(m *message.Message) ([]*message.Message, error) {
+		out, err := next(m)
+		var later laterError
+		if delay, _ := m.Context().Value(delayKey).(*time.Duration); delay != nil && errors.As(err, &later) {
+			*delay = later.after
+			if later.cause == nil {
+				return out, nil
+			}
+		}
+		return out, err
+	}
 }
 
 // poisonError is the error of an event that goes to the poison queue.
@@ -130,6 +182,9 @@ func (r *Reactor) judged(next message.HandlerFunc) message.HandlerFunc {
 		out, err := next(m)
 		if tries, _ := m.Context().Value(triesKey).(uint64); err != nil && (errors.Is(err, ErrPermanent) || tries >= r.MaxTries) {
 			err = poisonError{err}
+			if delay, _ := m.Context().Value(delayKey).(*time.Duration); delay != nil {
+				*delay = 0
+			}
 		}
 		return out, err
 	}
@@ -142,6 +197,9 @@ func (r *Reactor) measured(env Env) message.HandlerMiddleware {
 			began := time.Now()
 			out, err := next(m)
 			status := "ok"
+			if delay, _ := m.Context().Value(delayKey).(*time.Duration); err == nil && delay != nil && *delay > 0 {
+				return out, nil
+			}
 			switch {
 			case isPoison(err):
 				status = "poison"
@@ -164,6 +222,7 @@ type contextKey int
 const (
 	eventKey contextKey = iota
 	triesKey
+	delayKey // *time.Duration: after it the message is to be delivered again, although no error is returned
 )
 
 // Metadata of a message.
@@ -215,7 +274,9 @@ func (s *Subscriber) deliver(ctx context.Context, d *consumer.Delivery, out chan
 	m := message.NewMessage(e.ID, message.Payload(e.Data))
 	m.Metadata.Set(MetaSubject, d.Subject)
 	m.Metadata.Set(MetaCorrelation, e.Correl)
-	with, cancel := context.WithCancel(context.WithValue(context.WithValue(context.WithoutCancel(ctx), eventKey, e), triesKey, d.Tries))
+	var delay time.Duration
+	with := context.WithValue(context.WithValue(context.WithoutCancel(ctx), eventKey, e), triesKey, d.Tries)
+	with, cancel := context.WithCancel(context.WithValue(with, delayKey, &delay))
 	defer cancel()
 	m.SetContext(with)
 	select {
@@ -226,9 +287,13 @@ func (s *Subscriber) deliver(ctx context.Context, d *consumer.Delivery, out chan
 	}
 	select {
 	case <-m.Acked():
-		d.Ack()
+		if delay > 0 {
+			d.Nak(delay)
+		} else {
+			d.Ack()
+		}
 	case <-m.Nacked():
-		d.Nak(Backoff(d.Tries))
+		d.Nak(cmp.Or(delay, Backoff(d.Tries)))
 	}
 }
 

@@ -3,6 +3,7 @@ package react
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -111,14 +112,19 @@ func TestReactor(t *testing.T) {
 		status  string
 		calls   int32
 		poison  bool
+		delay   time.Duration // 0: not checked
 	}{
-		"handled":        {handle: func(int32) error { return nil }, settled: "ack", status: "ok", calls: 1},
-		"the second try": {handle: func(n int32) error { return map[bool]error{true: errors.New("busy")}[n == 1] }, settled: "ack", status: "ok", calls: 2},
-		"failed":         {handle: func(int32) error { return errors.New("busy") }, settled: "nak", status: "retry", calls: 3},
-		"panicked":       {handle: func(int32) error { panic("oops") }, settled: "nak", status: "retry", calls: 1},
-		"permanent":      {handle: func(int32) error { return Permanent(errors.New("malformed")) }, settled: "ack", status: "poison", calls: 1, poison: true},
-		"too many tries": {handle: func(int32) error { return errors.New("busy") }, tries: 5, settled: "ack", status: "poison", calls: 3, poison: true},
-		"foreign":        {handle: func(int32) error { return nil }, foreign: true, settled: "term"},
+		"handled":         {handle: func(int32) error { return nil }, settled: "ack", status: "ok", calls: 1},
+		"the second try":  {handle: func(n int32) error { return map[bool]error{true: errors.New("busy")}[n == 1] }, settled: "ack", status: "ok", calls: 2},
+		"failed":          {handle: func(int32) error { return errors.New("busy") }, settled: "nak", status: "retry", calls: 3},
+		"panicked":        {handle: func(int32) error { panic("oops") }, settled: "nak", status: "retry", calls: 1},
+		"permanent":       {handle: func(int32) error { return Permanent(errors.New("malformed")) }, settled: "ack", status: "poison", calls: 1, poison: true},
+		"too many tries":  {handle: func(int32) error { return errors.New("busy") }, tries: 5, settled: "ack", status: "poison", calls: 3, poison: true},
+		"later":           {handle: func(int32) error { return Later(3 * time.Second) }, tries: 99, settled: "nak", calls: 1, delay: 3 * time.Second},
+		"again":           {handle: func(int32) error { return Again(errors.New("busy"), 7*time.Second) }, settled: "nak", status: "retry", calls: 3, delay: 7 * time.Second},
+		"again, too many": {handle: func(int32) error { return Again(errors.New("busy"), time.Second) }, tries: 5, settled: "ack", status: "poison", calls: 3, poison: true},
+		"later, wrapped":  {handle: func(int32) error { return fmt.Errorf("job: %w", Later(time.Second)) }, settled: "nak", calls: 1, delay: time.Second},
+		"foreign":         {handle: func(int32) error { return nil }, foreign: true, settled: "term"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -127,12 +133,18 @@ func TestReactor(t *testing.T) {
 				if c.foreign {
 					m = &logtest.Message{To: m.To, Body: []byte("\x00 not an event")}
 				}
-				by, recorded := stage(t, Reactor{Name: "hook", Work: work, Limit: 4, MaxTries: 5, Handle: func(_ context.Context, e *contract.Event) error {
+				by, recorded := stage(t, Reactor{Name: "hook", Work: work, Limit: 4, MaxTries: 5, Handle: func(ctx context.Context, e *contract.Event) error {
 					if e.CallID != "c-1" {
 						t.Errorf("%+v", e)
 					}
+					if n := Deliveries(ctx); n != max(c.tries, 1) {
+						t.Errorf("%d deliveries", n)
+					}
 					return c.handle(calls.Add(1))
 				}}, max(c.tries, 1), m)
+				if c.delay != 0 && (m.Delay != c.delay || c.status == "" && len(by) != 0) {
+					t.Errorf("delivered again after %s, counted as %v", m.Delay, by)
+				}
 				if m.Settled != c.settled || calls.Load() != c.calls || c.status != "" && by[c.status] != 1 {
 					t.Errorf("%s after %d calls: %v", m.Settled, calls.Load(), by)
 				}

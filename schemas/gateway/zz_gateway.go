@@ -49,6 +49,23 @@ func (d *CallDeferred) Canonical(c *canon.Codec) {
 	c.Str("status", &d.Status)
 }
 
+// JobNotifiedName is the event's name.
+const JobNotifiedName = "job_notified"
+
+// JobNotified is the data of gateway.job_notified.v1. The webhook of jobs has accepted the notice of the end of a job.
+type JobNotified struct {
+	Deliveries int64  `json:"deliveries"` // number of deliveries of the event call_deferred to a gateway, including those that found the job in progress
+	Notice     string `json:"notice"`     // id of the notice, which each attempt had
+	Status     string `json:"status"`     // status of the effect in the notice
+}
+
+// Canonical implements canon.Document.
+func (d *JobNotified) Canonical(c *canon.Codec) {
+	c.Int("deliveries", &d.Deliveries)
+	c.Str("notice", &d.Notice)
+	c.Str("status", &d.Status)
+}
+
 // OutcomeReportedName is the event's name.
 const OutcomeReportedName = "outcome_reported"
 

@@ -34,12 +34,12 @@ func main() {
 			return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
 		}
 		var webhookKey []byte
-		if c.Gateway.ApprovalWebhook != "" {
+		if c.Gateway.ApprovalWebhook+c.Gateway.JobWebhook != "" {
 			if webhookKey, err = keys.Seed("webhook.seed"); err != nil {
 				return nil, err
 			}
 		}
-		return &gateway.Service{Config: gateway.Config{Passwords: keys.Path(password.File), TLSCert: c.Gateway.TLS.Cert, TLSKey: c.Gateway.TLS.Key, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, WebhookKey: webhookKey, Addr: c.Gateway.Listen, TokenKey: key, Version: run.Version(),
+		return &gateway.Service{Config: gateway.Config{Passwords: keys.Path(password.File), TLSCert: c.Gateway.TLS.Cert, TLSKey: c.Gateway.TLS.Key, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, JobWebhook: c.Gateway.JobWebhook, WebhookKey: webhookKey, Addr: c.Gateway.Listen, TokenKey: key, Version: run.Version(),
 			Durability: c.Durability,
 			Expect:     c.Gateway.Expect,
 			Listening: func(addr string) {

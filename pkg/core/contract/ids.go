@@ -24,6 +24,7 @@ const (
 	IDIntent     = "i-"           // an execution intent
 	IDKey        = sign.KIDPrefix // a signing or sealing key
 	IDLogin      = "l-"           // a login of a person
+	IDNotice     = "jn-"          // the event that records that the webhook of jobs accepted the notice of the end of a job
 	IDOutcome    = "o-"           // the event that records a caller's report received after the outcome
 	IDPipeline   = "pf-"          // runs of a pipeline by one actor with the same inputs
 	IDProposal   = "p-"           // the event that proposes a call

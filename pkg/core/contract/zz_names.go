@@ -20,6 +20,7 @@ const (
 
 	EventActionObserved  = "action_observed"
 	EventCallDeferred    = "call_deferred"
+	EventJobNotified     = "job_notified"
 	EventOutcomeReported = "outcome_reported"
 
 	// Schemas in schemas/events/llm-router.

@@ -45,14 +45,15 @@ func (w *writer) misplaced(e *contract.Event) (string, error) {
 // idNames maps each prefix of ids that are derived from call ids to the names of the
 // events that may have such an id.
 var idNames = map[string][]string{
-	"d": {contract.EventAllowed, contract.EventEscalated},
-	"j": {contract.EventCallDeferred},
-	"o": {contract.EventOutcomeReported},
-	"p": {contract.EventCallProposed},
-	"q": {contract.EventEscalated},
-	"r": {contract.EventEffectRecorded},
-	"s": {contract.EventEffectStarted, contract.EventStartExpired},
-	"x": {contract.EventCancelRequested},
+	"d":  {contract.EventAllowed, contract.EventEscalated},
+	"j":  {contract.EventCallDeferred},
+	"jn": {contract.EventJobNotified},
+	"o":  {contract.EventOutcomeReported},
+	"p":  {contract.EventCallProposed},
+	"q":  {contract.EventEscalated},
+	"r":  {contract.EventEffectRecorded},
+	"s":  {contract.EventEffectStarted, contract.EventStartExpired},
+	"x":  {contract.EventCancelRequested},
 }
 
 // idOwner returns the reason why an event must not have its id, or "". Events are looked

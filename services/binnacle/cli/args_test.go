@@ -160,7 +160,7 @@ func TestEnvironment(t *testing.T) {
 // TestOldSpellings checks that the verbs and flags of earlier releases still exist.
 func TestOldSpellings(t *testing.T) {
 	old := map[string][]string{
-		"up":               {"addr", "listen", "v", "packs", "containerd", "llm", "capture", "power", "noop", "nats-listen", "tls-cert", "tls-key", "nats-tls-cert", "nats-tls-key", "mirror", "approval-webhook", "policy"},
+		"up":               {"addr", "listen", "v", "packs", "containerd", "llm", "capture", "power", "noop", "nats-listen", "tls-cert", "tls-key", "nats-tls-cert", "nats-tls-key", "mirror", "approval-webhook", "job-webhook", "policy"},
 		"init":             {"distribute"},
 		"provision":        {"print-config", "nats", "store", "nats-listen", "monitor", "power", "replicas", "mirror", "keys", "cluster-server", "cluster-listen", "cluster-route", "nats-tls-cert", "nats-tls-key"},
 		"provision health": {}, "backup": {"nats", "keys", "vault", "audit", "out"}, "restore": {"nats", "keys", "vault", "audit", "in"},

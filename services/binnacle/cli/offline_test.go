@@ -191,7 +191,7 @@ func TestOfflineKeys(t *testing.T) {
 // values and missing files are errors.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
-	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "VAULT_KEK", "VAULT_KEK_FILE", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
+	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "JOB_WEBHOOK", "VAULT_KEK", "VAULT_KEK_FILE", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
 		t.Setenv("BINNACLE_"+name, "")
 	}
 	llm := filepath.Join(t.TempDir(), "llm.json")
@@ -208,8 +208,8 @@ func TestMeshConfig(t *testing.T) {
 		{"", "", base, ""},
 		{"--addr a:1 --data d", "BINNACLE_ADDR=b:2 BINNACLE_DATA=e", with(func(c *mesh.Config) { c.Addr, c.Dir = "a:1", "d" }), ""},
 		{"", "BINNACLE_ADDR=b:2 BINNACLE_DATA=e", with(func(c *mesh.Config) { c.Addr, c.Dir = "b:2", "e" }), ""},
-		{"--packs p --containerd s --capture off --nats-listen n:1 --approval-webhook http://w --noop", "BINNACLE_PACKS=q BINNACLE_APPROVAL_WEBHOOK=http://v", with(func(c *mesh.Config) {
-			c.Packs, c.Containerd, c.Capture, c.NATSListen, c.Webhook, c.Noop = "p", "s", "off", "n:1", "http://w", true
+		{"--packs p --containerd s --capture off --nats-listen n:1 --approval-webhook http://w --job-webhook http://j --noop", "BINNACLE_PACKS=q BINNACLE_APPROVAL_WEBHOOK=http://v", with(func(c *mesh.Config) {
+			c.Packs, c.Containerd, c.Capture, c.NATSListen, c.Webhook, c.JobWebhook, c.Noop = "p", "s", "off", "n:1", "http://w", "http://j", true
 		}), ""},
 		{"", "BINNACLE_PACKS=q BINNACLE_CAPTURE=hashed BINNACLE_APPROVAL_WEBHOOK=http://v BINNACLE_CONTAINERD=s", with(func(c *mesh.Config) {
 			c.Packs, c.Capture, c.Webhook, c.Containerd = "q", "hashed", "http://v", "s"

@@ -23,10 +23,10 @@ import (
 // meshOptions holds the flags of a mesh in one process. They override the members of the
 // configuration file with the same meaning.
 type meshOptions struct {
-	file, packs, containerd, llm, capture, nats, webhook string
-	cert, key, natsCert, natsKey                         string
-	policies                                             []string
-	power, noop, mirror, noSnapshots                     bool
+	file, packs, containerd, llm, capture, nats, webhook, jobs string
+	cert, key, natsCert, natsKey                               string
+	policies                                                   []string
+	power, noop, mirror, noSnapshots                           bool
 }
 
 // declare declares the flags of the options.
@@ -46,10 +46,11 @@ func (o *meshOptions) declare(cmd *cobra.Command) {
 	f.BoolVar(&o.mirror, "mirror", false, "keep a mirror of the ledger in an account of its own")
 	f.BoolVar(&o.noSnapshots, "no-snapshots", false, "build every view from the ledger's first event, and store no snapshots (BINNACLE_SNAPSHOTS=false)")
 	f.StringVar(&o.webhook, "approval-webhook", "", "`URL` that is notified of calls that wait for approval")
+	f.StringVar(&o.jobs, "job-webhook", "", "`URL` that is notified of the ends of jobs")
 	f.StringArrayVar(&o.policies, "policy", nil, "P1 bundle (.tar.gz) or Rego `FILE`, which replaces the built-in bundle; may be repeated")
 	for flag, pointer := range map[string]string{"packs": "/session-runner/packs", "containerd": "/session-runner/containerd", "llm": "/llm-router/document",
 		"capture": "/gateway/capture", "noop": "/session-runner/noop", "nats-listen": "/nats/listen", "tls-cert": "/gateway/tls/cert", "tls-key": "/gateway/tls/key",
-		"mirror": "/nats/mirror", "approval-webhook": "/gateway/approval_webhook", "policy": "/policy/bundles"} {
+		"mirror": "/nats/mirror", "approval-webhook": "/gateway/approval_webhook", "job-webhook": "/gateway/job_webhook", "policy": "/policy/bundles"} {
 		setting(f, flag, pointer)
 	}
 	flagWords(cmd, "capture", "plain", "encrypted", "hashed", "off")
@@ -90,7 +91,7 @@ func (o *meshOptions) config(c *env) (mesh.Config, error) {
 func meshConfig(x *config.Config) (mesh.Config, error) {
 	cfg := mesh.Config{Dir: x.Data, Tenant: x.Tenant, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
 		Packs: x.SessionRunner.Packs, Containerd: sessionrunner.Socket(x.SessionRunner.Containerd), Images: x.SessionRunner.Images, Warm: x.SessionRunner.Warm, EgressHosts: x.EgressBroker.Hosts, EgressNetworks: x.EgressBroker.Networks, Sandboxes: sessionrunner.HeldConfig(x.SessionRunner.Sandboxes), ArtifactQuota: int64(x.Work.ArtifactQuota), Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
-		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, NoSnapshots: !x.Snapshots, Webhook: x.Gateway.ApprovalWebhook, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
+		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, NoSnapshots: !x.Snapshots, Webhook: x.Gateway.ApprovalWebhook, JobWebhook: x.Gateway.JobWebhook, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
 	if x.Durability == "replicated" {
 		return cfg, fail(exitUsage, "/durability: one process has one NATS server, so its ledger is not replicated: use power or process")
 	}

@@ -168,6 +168,7 @@ var sayings = map[string]func(e *contract.Event) string{
 		return e.Source + " claims it"
 	},
 	contract.EventCallDeferred:    func(*contract.Event) string { return "the request is answered before the outcome; the call is a job" },
+	contract.EventJobNotified:     func(*contract.Event) string { return "the webhook of jobs was notified of the outcome" },
 	contract.EventOutcomeReported: func(*contract.Event) string { return "the caller reports an outcome, too late" },
 	contract.EventStartExpired:    func(*contract.Event) string { return "no executor started it in time" },
 	contract.EventEffectRecorded: decoded(func(_ *contract.Event, x *contract.Recorded) string {

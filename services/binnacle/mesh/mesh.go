@@ -73,6 +73,7 @@ type Config struct {
 	NATSKey        string
 	MaxStore       int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
 	NATSListen     string       // also listen for NATS clients on host:port; empty = in process only
+	JobWebhook     string       // URL that receives a notification, signed with keys/webhook.seed, of the end of each job; empty = none
 	Webhook        string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
 	Capture        string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
 	Process        *run.Process // provides live configuration and metrics to the services; nil = neither

@@ -140,12 +140,12 @@ func (b *setup) gateway(c *gateway.Config) error {
 		return err
 	}
 	var webhookKey []byte
-	if b.cfg.Webhook != "" {
+	if b.cfg.Webhook+b.cfg.JobWebhook != "" {
 		if webhookKey, err = b.ring.Seed("webhook.seed"); err != nil {
 			return err
 		}
 	}
-	*c = gateway.Config{Passwords: b.ring.Path(password.File), TLSCert: b.cfg.TLSCert, TLSKey: b.cfg.TLSKey, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, WebhookKey: webhookKey,
+	*c = gateway.Config{Passwords: b.ring.Path(password.File), TLSCert: b.cfg.TLSCert, TLSKey: b.cfg.TLSKey, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, WebhookKey: webhookKey,
 		Addr: b.cfg.Addr, TokenKey: token, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening}
 	return nil
 }

@@ -36,8 +36,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/probe"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/webhook"
 )
 
 // Config is the gateway's configuration.
@@ -53,7 +55,8 @@ type Config struct {
 	TLSCert     string // PEM files with certificate and key, reloaded when they change; empty means plain HTTP
 	TLSKey      string
 	Webhook     string // URL that is notified of calls that wait for approval; empty disables notifications
-	WebhookKey  []byte // HMAC-SHA256 key of the webhook's signature; if Webhook is set, at least 16 bytes
+	JobWebhook  string // URL that is notified of the ends of jobs; empty disables notifications
+	WebhookKey  []byte // HMAC-SHA256 key of the webhooks' signatures; if Webhook or JobWebhook is set, at least 16 bytes
 	// Passwords is the path of the file of passwords (see package password), which need not
 	// exist. It is read at each login. Empty means that no person has a password.
 	Passwords string
@@ -101,7 +104,7 @@ var outcomesReader = bus.Reader{Name: propose.Reader.Name, Stream: bus.Events, F
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{approvals.Work, handout.Work()},
+	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{approvals.Work, calls.JobWork, handout.Work()},
 		Readers: []bus.Reader{outcomesReader, toolsReader, bus.ExecutorControl(contract.CallerExecutor)}, Artifacts: true}
 }
 
@@ -171,7 +174,7 @@ func (s *Service) configure() error {
 	if !slices.Contains([]string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed, llm.CaptureOff}, s.Capture) {
 		return fmt.Errorf("gateway: capture %q: want plain, encrypted, hashed or off", s.Capture)
 	}
-	if s.Webhook != "" && len(s.WebhookKey) < 16 {
+	if s.Webhook+s.JobWebhook != "" && len(s.WebhookKey) < 16 {
 		return errors.New("gateway: the webhook's key has fewer than 16 bytes")
 	}
 	return nil
@@ -202,7 +205,7 @@ func (s *Service) apply(en eventlog.Entry) error {
 
 // background starts the goroutines that run concurrently with the requests until ctx is
 // done: the ledger probe, the cleanup of MCP sessions, the lender if the instance has a
-// signing key, and the webhook if one is configured.
+// signing key, and the webhooks that are configured.
 func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	conn := s.env.Conn
 	g.Go(func() error {
@@ -213,12 +216,27 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	if s.lender != nil {
 		g.Go(func() error { return s.lender.Run(ctx) })
 	}
-	if s.Webhook != "" {
-		hook := &approvals.Webhook{URL: s.Webhook, Key: s.WebhookKey, Emit: s.env.Emit, Durable: conn.Durable}
+	if reactors := s.reactors(); len(reactors) > 0 {
 		g.Go(func() error {
-			return react.Run(ctx, react.Env{Service: "gateway", Conn: conn, Emit: s.env.Emit, Log: s.env.Log, Metrics: s.env.Metrics}, hook.Reactor())
+			return react.Run(ctx, react.Env{Service: "gateway", Conn: conn, Emit: s.env.Emit, Log: s.env.Log, Metrics: s.env.Metrics}, reactors...)
 		})
 	}
+}
+
+// reactors returns the reactors of the webhooks that are configured.
+func (s *Service) reactors() (out []react.Reactor) {
+	to := func(url string) *webhook.Endpoint {
+		return &webhook.Endpoint{URL: url, Key: s.WebhookKey, Now: s.env.Emit.Now}
+	}
+	if s.Webhook != "" {
+		hook := &approvals.Webhook{Endpoint: to(s.Webhook), Emit: s.env.Emit, Durable: s.env.Conn.Durable}
+		out = append(out, hook.Reactor())
+	}
+	if s.JobWebhook != "" {
+		hook := &calls.JobWebhook{Endpoint: to(s.JobWebhook), Emit: s.env.Emit, Queries: s.queries, Durable: s.env.Conn.Durable}
+		out = append(out, hook.Reactor())
+	}
+	return out
 }
 
 // shutDown waits at most ten seconds until the requests in progress have their

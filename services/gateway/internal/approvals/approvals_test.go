@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/webhook"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -63,7 +64,7 @@ func TestWebhook(t *testing.T) {
 	redirected := false
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ = io.ReadAll(r.Body)
-		signature = r.Header.Get(approvals.SignatureHeader)
+		signature = r.Header.Get(webhook.SignatureHeader)
 		if r.URL.Path == "/elsewhere" {
 			redirected = true
 		}
@@ -73,7 +74,7 @@ func TestWebhook(t *testing.T) {
 	defer srv.Close()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	em := &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: func() time.Time { return now }}
-	hook := &approvals.Webhook{URL: srv.URL + "/secret-path", Key: key, Emit: em, Durable: func(context.Context) error { return nil }}
+	hook := &approvals.Webhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/secret-path", Key: key, Now: em.Now}, Emit: em, Durable: func(context.Context) error { return nil }}
 	x := contract.Escalated{Call: contract.Call{ID: "c-1", Kind: "tool.x", Scopes: []string{}}, Expires: contract.Time(now.Add(time.Hour))}
 	x.Decision.Facts, x.Decision.ReasonCode = []byte("{}"), contract.ReasonApprovalRequired
 	by := &emit.Emitter{Tenant: "t", Source: "policy/p1", Now: em.Now}
@@ -85,7 +86,7 @@ func TestWebhook(t *testing.T) {
 	if err := send(contract.Bytes(&x)); err != nil || !strings.Contains(string(body), `"call_id":"c-1"`) || !strings.Contains(string(body), "/api/v1/approvals/c-1/votes") {
 		t.Errorf("%v: %s", err, body)
 	}
-	if want := approvals.Signature(key, now, body); !hmac.Equal([]byte(want), []byte(signature)) || approvals.Signature([]byte("another key, also long"), now, body) == want {
+	if want := webhook.Signature(key, now, body); !hmac.Equal([]byte(want), []byte(signature)) || webhook.Signature([]byte("another key, also long"), now, body) == want {
 		t.Error("signature", signature, "want", want)
 	}
 	if status = http.StatusBadGateway; final(send(contract.Bytes(&x))) {

@@ -36,6 +36,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth/authtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/decide"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/llmapi"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -293,6 +294,9 @@ func (c *Call) Escalate() {
 	x.Decision.ID, x.Decision.ReasonCode, x.Decision.Facts = contract.IDDecision+c.ID, contract.ReasonApprovalRequired, []byte("{}")
 	c.mesh.Record("policy", contract.EventEscalated, c.Proposal.Session, contract.Bytes(&x), c.Proposal)
 }
+
+// Queries returns the gateway's queries of other services.
+func (m *Mesh) Queries() *queries.Services { return queries.New(m.client()) }
 
 // client returns a query client without a transport. It responds to a query with the
 // value in Answers. For a query without a value in Answers, it responds from the ledger

@@ -1,0 +1,82 @@
+// Package webhook sends signed notices to URLs that the operator configures.
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Endpoint is a URL that receives notices. It is safe for concurrent use.
+type Endpoint struct {
+	URL string
+	Key []byte // HMAC-SHA256 key of the signature
+	Now func() time.Time
+}
+
+// Headers of the request with a notice.
+const (
+	// SignatureHeader has the signature: "t=<unix seconds>,v1=<hex HMAC-SHA256>". The HMAC
+	// is that of the seconds, a dot and the body.
+	SignatureHeader = "X-Binnacle-Signature"
+	// DeliveryHeader has the id of the notice, which is the same in each attempt.
+	DeliveryHeader = "X-Binnacle-Delivery"
+)
+
+// timeout is the maximum time of an attempt.
+const timeout = 10 * time.Second
+
+// Post sends a notice once. A response other than 2xx is an error. The error does not
+// contain the URL, which may contain a secret.
+func (p *Endpoint) Post(ctx context.Context, id string, notice any) error {
+	body, err := json.Marshal(notice)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("the URL of the webhook is not valid")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(DeliveryHeader, id)
+	req.Header.Set(SignatureHeader, Signature(p.Key, p.Now(), body))
+	resp, err := client.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err // u contains the URL
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("the webhook returned %s", resp.Status)
+	}
+	return nil
+}
+
+// client follows no redirect, so that the webhook's server cannot redirect a notice to an
+// address that the operator did not configure.
+var client = &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// Signature returns the value of SignatureHeader for a body that is sent at t.
+func Signature(key []byte, t time.Time, body []byte) string {
+	ts := strconv.FormatInt(t.Unix(), 10)
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(ts + "."))
+	h.Write(body)
+	return "t=" + ts + ",v1=" + hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,40 @@
+package webhook
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPost checks that an attempt ends with its context at a receiver that does not
+// respond, that a redirect is not followed, and that no error contains the URL.
+func TestPost(t *testing.T) {
+	hang := make(chan struct{})
+	followed := false
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/hush/hang":
+			<-hang
+		case "/hush/moved":
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		case "/elsewhere":
+			followed = true
+		}
+	}))
+	defer srv.Close()
+	defer close(hang)
+	for _, at := range []string{srv.URL + "/hush/hang", srv.URL + "/hush/moved", "http://127.0.0.1:1/hush", "http://hush\x00"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		err := (&Endpoint{URL: at, Key: []byte("k"), Now: time.Now}).Post(ctx, "j-1", map[string]string{"a": "b"})
+		cancel()
+		if err == nil || strings.Contains(err.Error(), "hush") || followed {
+			t.Errorf("%q: %v", at, err)
+		}
+	}
+	if err := (&Endpoint{URL: srv.URL + "/hush", Key: []byte("k"), Now: time.Now}).Post(t.Context(), "j-1", nil); err != nil {
+		t.Error(err)
+	}
+}
