@@ -106,17 +106,22 @@ func TestMessageBound(t *testing.T) {
 func TestCounted(t *testing.T) {
 	x := &session{}
 	c := &counted{n: &x.sent}
-	text := `data: {"method":"notifications/progress"}` + "\n" + `data: {"method":"notifications/message"}` + "\n"
-	for size := 1; size < len(text); size++ {
-		x.sent.Store(0)
-		c.tail, c.ReadCloser = nil, &parts{text, size}
-		for p := make([]byte, 64); ; {
-			if _, err := c.Read(p); err != nil {
-				break
+	for _, text := range []string{
+		`data: {"method":"notifications/progress"}` + "\n" + `data: {"method":"notifications/message"}` + "\n",
+		"notifications/message, notifications/messages of notifications",
+		"notifications/progressnotifications/progress",
+	} {
+		for size := 1; size <= len(text); size++ {
+			x.sent.Store(0)
+			c.tail, c.ReadCloser = nil, &parts{text, size}
+			for p := make([]byte, 64); ; {
+				if _, err := c.Read(p); err != nil {
+					break
+				}
 			}
-		}
-		if got := x.sent.Load(); got != 2 {
-			t.Errorf("%d counted in reads of %d bytes, want 2", got, size)
+			if got := x.sent.Load(); got != 2 {
+				t.Errorf("%q: %d counted in reads of %d bytes, want 2", text, got, size)
+			}
 		}
 	}
 }
