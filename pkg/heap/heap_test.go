@@ -20,6 +20,8 @@ func TestIdle(t *testing.T) {
 		"little is held":            {{400, 510, 0, false}, {400, 510, 0, false}, {400, 510, 0, false}, {400, 510, 0, false}, {400, 520, 0, true}},
 		"allocations in between":    {{400, 900, 0, false}, {400, 900, 0, false}, {400, 900, 5, false}, {400, 900, 0, false}, {400, 900, 0, false}, {400, 900, 0, false}, {400, 900, 0, true}},
 		"the live heap has shrunk":  {{900, 950, 0, false}, {900, 950, 0, false}, {900, 950, 0, false}, {900, 950, 0, false}, {450, 950, 0, true}},
+		"the most of few bytes":     {{400, 900, 4, false}, {400, 900, 4, false}, {400, 900, 4, false}, {400, 900, 4, true}},
+		"the most that is little":   {{400, 514, 0, false}, {400, 514, 0, false}, {400, 514, 0, false}, {400, 514, 0, false}, {400, 515, 0, true}},
 		"a small heap holds little": {{10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}, {10, 60, 0, false}},
 	} {
 		var a adaptation

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
@@ -67,6 +68,25 @@ func TestPath(t *testing.T) {
 	for _, bad := range []string{"", s[:62], s + "00", "z" + s[1:]} {
 		if _, err := Path([]string{s, bad}); err == nil {
 			t.Errorf("%q is taken for a hash", bad)
+		}
+	}
+}
+
+// TestNode checks that a tree has no nodes beyond its entries and its levels.
+func TestNode(t *testing.T) {
+	var tree Tree
+	for i := range 3 {
+		if err := tree.Add([]byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		level uint
+		i     uint64
+		ok    bool
+	}{{0, 2, true}, {0, 3, false}, {1, 0, true}, {1, 1, false}, {2, 0, false}, {63, 0, false}, {64, 0, false}} {
+		if _, err := tree.node(c.level, c.i); (err == nil) != c.ok || err != nil && !errors.Is(err, io.EOF) {
+			t.Errorf("level %d, node %d: %v", c.level, c.i, err)
 		}
 	}
 }

@@ -7,4 +7,4 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/endless"
 )
 
-func TestMain(m *testing.M) { endless.Run(m, time.Minute) }
+func TestMain(m *testing.M) { endless.Run(m, 20*time.Second) }

@@ -265,6 +265,8 @@ func TestAfter(t *testing.T) {
 			"input_digest": input, "output_digest": digest("r"), "bytes": 3.0, "files": []any{map[string]any{"path": "f", "after": action.Digest([]byte("new"))}}}}},
 		"content": {"old", map[string]any{"tool_response": "r"}, "PostToolUse", true, map[string]any{"status": "succeeded", "output": map[string]any{
 			"input_digest": input, "output_digest": digest("r"), "bytes": 3.0, "content": "r", "files": []any{map[string]any{"path": "f", "before": action.Digest([]byte("old")), "after": action.Digest([]byte("new"))}}}}},
+		"no file": {"", map[string]any{"tool_name": "Bash", "tool_input": map[string]any{"command": "ls"}, "tool_response": "r"}, "PostToolUse", false, map[string]any{"status": "succeeded", "output": map[string]any{
+			"input_digest": digest(map[string]any{"command": "ls"}), "output_digest": digest("r"), "bytes": 3.0}}},
 		"failed":      {"", map[string]any{"error": "e"}, "PostToolUseFailure", true, map[string]any{"status": "failed", "error_code": "agent_tool_failed", "error_message": "the tool failed; its error has the digest " + digest("e")}},
 		"other input": {"", map[string]any{"tool_input": map[string]any{"file_path": "g"}}, "PostToolUse", true, map[string]any{"status": "failed", "error_code": "executed_other_args", "error_message": "the input that ran has the digest " + digest(map[string]any{"file_path": "g"}) + ", permitted was " + input}},
 	} {
@@ -277,6 +279,9 @@ func TestAfter(t *testing.T) {
 			}
 		}
 		more := map[string]any{"tool_name": "Write", "tool_input": in}
+		if name == "no file" {
+			more = c.after
+		}
 		if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, more)); a != (Answer{}) {
 			t.Fatalf("%+v", a)
 		}
@@ -347,8 +352,25 @@ func TestOutcomes(t *testing.T) {
 	if err := r.flush(t.Context()); err == nil {
 		t.Error("a file in place of the folder is accepted")
 	}
-	if err := r.Mesh.Report(t.Context(), &Outcome{IntentID: "i", Status: contract.Failed, Output: map[string]any{"a": 1}}); err != nil {
-		t.Error(err)
+}
+
+// TestReport checks that only a successful outcome has an output.
+func TestReport(t *testing.T) {
+	out := map[string]any{"a": 1.0}
+	for _, c := range []struct {
+		status string
+		output map[string]any
+		want   map[string]any
+	}{
+		{contract.Succeeded, out, map[string]any{"args_digest": "d", "status": contract.Succeeded, "output": out}},
+		{contract.Succeeded, nil, map[string]any{"args_digest": "d", "status": contract.Succeeded}},
+		{contract.Failed, out, map[string]any{"args_digest": "d", "status": contract.Failed}},
+	} {
+		r, g, _ := newRunner(t)
+		err := r.Mesh.Report(t.Context(), &Outcome{IntentID: "i/1", ArgsDigest: "d", Status: c.status, Output: c.output})
+		if err != nil || !reflect.DeepEqual(g.requests[0].body, c.want) || g.requests[0].path != "/api/v1/intents/i/1/outcome" {
+			t.Errorf("%s %v: %v %v", c.status, c.output, err, g.requests)
+		}
 	}
 }
 
@@ -457,6 +479,7 @@ func TestPlace(t *testing.T) {
 		"none":                  {"", "a/b", "", "a/b"},
 		"in the home folder":    {"a", "a/b", "a", "a"},
 		"above the home folder": {"", "a/b/c", "a/b", "a/b/c"},
+		"outside":               {"", "a/b", "c", "a/b"},
 	} {
 		root, err := filepath.EvalSymlinks(t.TempDir())
 		if err != nil {
