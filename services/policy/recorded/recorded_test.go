@@ -1,6 +1,7 @@
 package recorded
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -174,6 +175,37 @@ func TestSimulation(t *testing.T) {
 	}
 	if _, err := NewSimulation(p.state, &draft.Document{Layer: "p2", Name: "o", Body: overlay("DENY_NEW")}, "nosuch", noon); err == nil {
 		t.Error("a simulation in a tenant that does not exist is accepted")
+	}
+}
+
+// TestSimulationOfTenants shows which candidates apply to the calls of another tenant than
+// the one of the simulation: bundles of the cell's own tenant, and not overlays.
+func TestSimulationOfTenants(t *testing.T) {
+	p := newPast(t)
+	_, d := p.decided()
+	bundle, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"DENY\", \"reason_code\": \"DENY_NEW\"}\n")}, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		layer, tenant, want string
+		body                []byte
+	}{
+		{"p2", "", "DENY_NEW", overlay("DENY_NEW")},
+		{"p2", "other", "RULE_ALL", overlay("DENY_NEW")},
+		{"p1", "", "DENY_NEW", bundle},
+		{"p1", "other", "DENY_NEW", bundle},
+	} {
+		s, err := NewSimulation(p.state, &draft.Document{Layer: c.layer, Name: "a", Body: c.body}, "", noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := *d
+		of.Tenant = cmp.Or(c.tenant, d.Tenant)
+		now, would, err := s.Decide(t.Context(), &of, []byte(`{}`))
+		if err != nil || now.Reason != "RULE_ALL" || would.Reason != c.want {
+			t.Errorf("%s for %s: %v %v %v", c.layer, c.tenant, now, would, err)
+		}
 	}
 }
 

@@ -17,6 +17,11 @@ func sample() *cobra.Command {
 	do := &cobra.Command{Use: "do THING…", GroupID: "g", Short: "Do a thing", Long: "Do a thing.\n\n.dots and 'quotes' and a\\b | c_d.", Example: "  tool do it -x\n  tool do 'it'", Run: run}
 	do.Flags().IntP("times", "n", 3, "how often, <5")
 	do.Flags().Bool("now", false, "at once | never")
+	do.Flags().Bool("unlisted", false, "hidden")
+	if err := do.Flags().MarkHidden("unlisted"); err != nil {
+		panic(err) // the flag is declared above
+	}
+	do.InitDefaultHelpFlag()
 	hidden := &cobra.Command{Use: "hidden", Hidden: true, Run: run}
 	do.AddCommand(&cobra.Command{Use: "again", Short: "Do it again", Example: "  tool do again", Run: run}, hidden)
 	root.AddCommand(do)
@@ -37,6 +42,9 @@ func TestPages(t *testing.T) {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, page)
 		}
+	}
+	if strings.Contains(page, "help") {
+		t.Errorf("the flag of every command is in\n%s", page)
 	}
 	if strings.Contains(page, "hidden") || regexp.MustCompile(`[^\x00-\x7f]`).MatchString(page) {
 		t.Errorf("a hidden command or what is not ASCII is in\n%s", page)
@@ -70,5 +78,14 @@ func TestReplace(t *testing.T) {
 		if _, err := Replace([]byte(doc), nil); err == nil {
 			t.Errorf("%q: no error", doc)
 		}
+	}
+}
+
+// TestAlone checks the page of a command without a parent and subcommands, and that control
+// characters outside of ASCII have names.
+func TestAlone(t *testing.T) {
+	page := string(Pages(&cobra.Command{Use: "alone", Short: "Be \u0080\u007f"})["alone.1"])
+	if strings.Contains(page, "SEE ALSO") || !strings.Contains(page, "Be \\[u0080]\u007f") {
+		t.Errorf("%q", page)
 	}
 }
