@@ -359,7 +359,7 @@ const snapshotErased = "snapshot deleted: it holds content whose key was destroy
 func TestSnapshotOfErasedCall(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // the gateway waits long for the approval before it responds
+			t.Parallel()
 			_, doc := harness.NewProviders(t, nil)
 			o := harness.Options{Noop: true, LLM: doc, Capture: "encrypted", Dir: t.TempDir()}
 			m := start(t, o)
@@ -370,7 +370,7 @@ func TestSnapshotOfErasedCall(t *testing.T) {
 			cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"careful","rules":[{"kinds":["llm.chat"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
 			careful := m.As(strings.TrimSpace(cli(t, m, "token", "create", "--actor", "careful", "--scope", "llm:call")))
 			r, err := careful.DoHeader(t.Context(), "POST", "/v1/chat/completions", `{"model":"anthropic/m-good","messages":[{"role":"user","content":"a prompt to be erased"}]}`,
-				map[string]string{"X-Binnacle-Timeout": "600", "Content-Type": "application/json"})
+				map[string]string{"X-Binnacle-Timeout": "600", "Content-Type": "application/json", "Prefer": "respond-async"})
 			if err != nil || r.Status != 403 || !strings.Contains(string(r.Body), contract.CodeApprovalPending) {
 				t.Fatalf("%v %d %s", err, r.Status, r.Body)
 			}
