@@ -168,25 +168,27 @@ func TestBudgetClients(t *testing.T) {
 // close its allotment; and that nothing more is used after SIGCONT. It shows the same with a
 // restart of NATS before SIGCONT.
 func TestBudgetStopped(t *testing.T) {
-	bt := newBudgetTest(t)
 	for _, restart := range []bool{false, true} {
-		actor := fmt.Sprint("stopped-", restart)
-		before, _ := bt.closed()
-		bt.use(actor, 24, allottedCalls/2, allottedCalls/4, func() { bt.mesh.Signal("policy-b", syscall.SIGSTOP) })
-		bt.useUp(actor)
-		if n, _ := bt.closed(); n == before {
-			t.Errorf("%s: no allotment was closed", actor)
-		}
-		if restart {
-			bt.mesh.Restart("nats")
-		}
-		bt.mesh.Signal("policy-b", syscall.SIGCONT)
-		bt.mesh.WaitReady()
-		bt.spent(actor)
-		_, fenced := bt.effects(actor)
-		t.Logf("%s: %d calls were fenced", actor, fenced)
+		t.Run(fmt.Sprint("restart of NATS ", restart), func(t *testing.T) {
+			t.Parallel()
+			bt := newBudgetTest(t)
+			before, _ := bt.closed()
+			bt.use("stopped", 24, allottedCalls/2, allottedCalls/4, func() { bt.mesh.Signal("policy-b", syscall.SIGSTOP) })
+			bt.useUp("stopped")
+			if n, _ := bt.closed(); n == before {
+				t.Error("no allotment was closed")
+			}
+			if restart {
+				bt.mesh.Restart("nats")
+			}
+			bt.mesh.Signal("policy-b", syscall.SIGCONT)
+			bt.mesh.WaitReady()
+			bt.spent("stopped")
+			_, fenced := bt.effects("stopped")
+			t.Logf("%d calls were fenced", fenced)
+			bt.verify()
+		})
 	}
-	bt.verify()
 }
 
 // TestBudgetCrashLoop shows that an instance of policy that crashes again and again loses

@@ -45,6 +45,7 @@ func secretLength(t *testing.T, m *harness.Mesh) (status int, body string) {
 func TestVault(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			v := vaulttest.Start(t, vaulttest.Options{})
 			dir := t.TempDir()
 			o := harness.Options{Dir: dir, Config: vaultConfig(t, v)}
