@@ -178,11 +178,20 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	}
 	session := r.Header.Get("X-Binnacle-Session-Id")
 	sample := recordedOf(t, m, session, r.Header.Get("X-Binnacle-Call-Id"))[0]
-	t.Run("a call that its caller executes", func(t *testing.T) { forgedLent(t, m, &sample) })
-	t.Run("a call that an executor executes", func(t *testing.T) { forgedWaiting(t, m, &sample) })
-	t.Run("a parent that is not executing", func(t *testing.T) { forgedParent(t, m) })
-	t.Run("a summary of another request", func(t *testing.T) { forgedSummary(t, m) })
-	t.Run("a reservation", func(t *testing.T) { forgedSettlement(t, m, &sample) })
+	t.Run("calls", func(t *testing.T) { // ends when its parts have ended, which mostly wait
+		for name, forge := range map[string]func(*testing.T){
+			"that its caller executes":       func(t *testing.T) { forgedLent(t, m, &sample) },
+			"that an executor executes":      func(t *testing.T) { forgedWaiting(t, m, &sample) },
+			"whose parent was not allowed":   func(t *testing.T) { forgedParent(t, m) },
+			"with another request's summary": func(t *testing.T) { forgedSummary(t, m) },
+			"with a reservation":             func(t *testing.T) { forgedSettlement(t, m, &sample) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				forge(t)
+			})
+		}
+	})
 
 	// The mesh continues to work, replay succeeds, and verification of the whole ledger
 	// fails because of the forged events.
