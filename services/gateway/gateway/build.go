@@ -77,14 +77,20 @@ type Outside struct {
 	// Lender hands out intents if the instance has no signing key. If it has one, a
 	// handout.Lender is used instead.
 	Lender decide.Lender
+	// Artifacts stores the content of artifacts; nil if the instance has no connection.
+	Artifacts artifact.Store
 }
 
 // outsideOf returns an Outside with the query client and the transport of a running
 // instance.
 func outsideOf(env *run.Env) Outside {
-	return Outside{Queries: env.Queries,
+	out := Outside{Queries: env.Queries,
 		Open: func(call, from string) llmapi.Frames { return env.Box.Open(call, from) },
 		Post: func(to, id string, n int64, data []byte) error { return env.Box.Post(to, id, n, data) }}
+	if env.Conn != nil {
+		out.Artifacts = artifact.Stream{Conn: env.Conn}
+	}
+	return out
 }
 
 // New returns a gateway over env without running it: Handler serves its requests, and
@@ -165,10 +171,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 			return env.Cell.Original()
 		}}
 	s.secrets = &secrets.API{Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
-	s.artifacts = &artifacts.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Env: env, Uploads: &fair.Places{N: artifacts.MaxUploads}}
-	if env.Conn != nil {
-		s.artifacts.Store = artifact.Stream{Conn: env.Conn}
-	}
+	s.artifacts = &artifacts.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Env: env, Store: out.Artifacts, Uploads: &fair.Places{N: artifacts.MaxUploads}}
 	s.pipelines = &pipelines.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Tools: &s.tools.Catalog}
 	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}
 	s.policy = &policyapi.API{Gate: s.gate, Queries: s.queries, Trust: env.Trust}

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -73,6 +74,8 @@ type Mesh struct {
 	// of u" for queries of the tenant Other only. A response is a value, or a func(args
 	// json.RawMessage) (any, error).
 	Answers map[string]any
+	// Artifacts is the store of artifacts. It is empty at first.
+	Artifacts Artifacts
 	// PostErr, if not nil, is the error with which the gateway's posts fail. The frames of
 	// failed posts are not in Posted.
 	PostErr error
@@ -84,6 +87,24 @@ type Mesh struct {
 	posted  []string
 	streams map[string]*Stream
 	tools   map[string]string // digests of the tool documents, by kind
+}
+
+// Artifacts is a store of the parts of artifacts in memory, by their keys. It is not safe for
+// concurrent use: an upload must have at most two parts.
+type Artifacts map[string][]byte
+
+// Put implements artifact.Store.
+func (a Artifacts) Put(_ context.Context, key string, part []byte) error {
+	a[key] = bytes.Clone(part)
+	return nil
+}
+
+// Get implements artifact.Store.
+func (a Artifacts) Get(_ context.Context, key string) ([]byte, error) {
+	if part, ok := a[key]; ok {
+		return part, nil
+	}
+	return nil, artifact.ErrNotFound
 }
 
 // Ledger is an in-memory ledger that calls a function for each entry that Append adds.
@@ -126,14 +147,14 @@ func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 
 // NewWith returns a mesh like New, with a lender for calls that their callers execute.
 func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string) *Mesh {
-	m := &Mesh{TB: t, Tenants: authtest.New(Tenant, Other), seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}}
+	m := &Mesh{TB: t, Tenants: authtest.New(Tenant, Other), seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}, Artifacts: Artifacts{}}
 	m.Ledger, m.Blobs = &Ledger{appended: m.appended}, &blob.Store{Tenant: Tenant}
 	cfg.TokenKey, _ = ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey)
 	env := &run.Env{Service: "gateway", Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
 		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: m.Blobs,
 		Log: slog.New(slog.DiscardHandler)}
 	var err error
-	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Queries: m.client(), Tenants: m.Tenants, Open: m.open, Post: m.post, Lender: l}); err != nil {
+	if m.Service, err = gateway.New(cfg, env, gateway.Outside{Queries: m.client(), Tenants: m.Tenants, Open: m.open, Post: m.post, Lender: l, Artifacts: m.Artifacts}); err != nil {
 		t.Fatal(err)
 	}
 	m.handler = m.Service.Handler()
