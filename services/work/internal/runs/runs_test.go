@@ -21,11 +21,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/endless"
 	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 )
+
+func TestMain(m *testing.M) { endless.Run(m, 8*time.Second) }
 
 // world is a ledger on which every proposed call is executed at once.
 type world struct {
@@ -241,33 +244,42 @@ func TestKilled(t *testing.T) {
 	for _, quiet := range []bool{false, true} {
 		for n := 1; n <= counting.appends; n++ {
 			for _, after := range []bool{false, true} {
-				w := newWorld(t)
-				w.quiet = quiet
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-				i := &instance{world: w, kill: n, after: after, ended: make(chan struct{})}
-				done, _ := w.begin(ctx, i, "c-run", eight)
-				var res execute.Result
-				again := quiet && w.waits(i)
-				select {
-				case <-i.ended:
-					again = true
-				case res = <-done:
-				case <-waitIf(again):
-				}
-				if again {
-					w.mu.Lock()
-					w.quiet = false
-					w.mu.Unlock()
-					res = w.run(ctx, "c-run", eight)
-				}
-				if string(res.Output) != eightOutput {
-					t.Fatalf("ended at append %d (after: %t, quiet: %t): %+v\n%s", n, after, quiet, res, names(w))
-				}
-				once(t, w)
-				cancel()
+				synctest.Test(t, func(t *testing.T) { killed(t, quiet, n, after) })
 			}
 		}
 	}
+}
+
+// killed runs the pipeline eight on an instance that ends before or after its n-th append,
+// and then on another one.
+func killed(t *testing.T, quiet bool, n int, after bool) {
+	w := newWorld(t)
+	w.quiet = quiet
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer func() {
+		cancel()
+		time.Sleep(2 * settle) // for an instance that still waits
+	}()
+	i := &instance{world: w, kill: n, after: after, ended: make(chan struct{})}
+	done, _ := w.begin(ctx, i, "c-run", eight)
+	var res execute.Result
+	again := quiet && w.waits(i)
+	select {
+	case <-i.ended:
+		again = true
+	case res = <-done:
+	case <-waitIf(again):
+	}
+	if again {
+		w.mu.Lock()
+		w.quiet = false
+		w.mu.Unlock()
+		res = w.run(ctx, "c-run", eight)
+	}
+	if string(res.Output) != eightOutput {
+		t.Fatalf("ended at append %d (after: %t, quiet: %t): %+v\n%s", n, after, quiet, res, names(w))
+	}
+	once(t, w)
 }
 
 // waits waits until the first call that the instance has proposed was executed, or
