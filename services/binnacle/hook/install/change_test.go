@@ -238,22 +238,26 @@ func TestTable(t *testing.T) {
 			t.Errorf("%q: %q", before, c.After)
 		}
 	}
+	const none = "-" // the entry cannot be removed alone
 	for edited, want := range map[string]string{
 		"# mine\n" + entry: "# mine\n",
 		"a = 1\n\n" + entry + "\n[mcp_servers.binnacle.env]\nb = 1\n[c]\nd = 1\n": "a = 1\n\n[c]\nd = 1\n",
-		"mcp_servers.binnacle.url = \"x\"\n":                                      "",
-		"mcp_servers = { binnacle = { url = \"x\" } }\n":                          "",
-		"[mcp_servers]\nbinnacle = { url = \"x\" }\n":                             "",
-		"a = \"\"\"\n[mcp_servers.binnacle]\n\"\"\"\n" + entry:                    "",
+		"mcp_servers.binnacle.url = \"x\"\n":                                      none,
+		"mcp_servers = { binnacle = { url = \"x\" } }\n":                          none,
+		"[mcp_servers]\nbinnacle = { url = \"x\" }\n":                             none,
+		"a = \"\"\"\n[mcp_servers.binnacle]\n\"\"\"\n" + entry:                    none,
 		"[mcp_servers.binnacle]\nurl = \"x\"\n[[a]]\nb = 1\n":                     "[[a]]\nb = 1\n",
 		"[mcp_servers.binnacle2]\nurl = \"x\"\n\n" + entry:                        "[mcp_servers.binnacle2]\nurl = \"x\"\n",
+		entry + "url2 = 1\n":        "",
+		"\n" + entry + "url2 = 1\n": "\n",
+		"a = \"\"\"\n[mcp_servers.binnacle]\n[x]\n\"\"\"\n" + entry: none,
 	} {
 		x := connection(t, "codex")
 		c := apply(t, x, true)
 		put(t, c.Path, edited)
 		got, err := x.Uninstall()
 		switch {
-		case want == "":
+		case want == none:
 			if err == nil || !strings.Contains(err.Error(), "cannot be removed without changing others") {
 				t.Errorf("%q: %v", edited, err)
 			}

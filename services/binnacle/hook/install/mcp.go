@@ -310,7 +310,7 @@ func (x *Connection) removeTOML(text []byte, path string) ([]byte, error) {
 	if bytes.HasSuffix(out, []byte("\n\n")) {
 		out = out[:len(out)-1] // the empty line before the table
 	}
-	if got, _, err := entries(out, path); err != nil || len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
+	if got, _, err := entries(out, path); err != nil || !reflect.DeepEqual(got, want) {
 		return nil, fmt.Errorf("%s: the server %s cannot be removed without changing others; remove it by hand", path, x.Name)
 	}
 	return out, nil

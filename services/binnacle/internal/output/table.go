@@ -58,15 +58,12 @@ func (g *Grid) Write(w io.Writer, headings bool, style Style) error {
 	return err
 }
 
-// line joins a row's cells with two spaces, all but the last padded to their widths, and
-// removes trailing spaces.
+// line joins a row's cells, padded to their widths, with two spaces, and removes trailing
+// spaces.
 func line(cells []string, width []int) string {
 	var b strings.Builder
 	for i, cell := range cells {
-		b.WriteString(cell)
-		if i < len(cells)-1 {
-			b.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))
-		}
+		b.WriteString(cell + strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))
 	}
 	return strings.TrimRight(b.String(), " ")
 }
