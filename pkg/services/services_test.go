@@ -77,6 +77,7 @@ func TestReleased(t *testing.T) {
 		"executors":          {Executors(), []string{"audit", "gateway", "judge", "lab", "llm-router", "policy", "session-runner", "vault-broker", "work"}},
 		"programs":           {Names(), []string{"audit", "gateway", "judge", "llm-router", "policy", "session-runner", "vault-broker"}},
 		"readers of content": {ContentReaders(), []string{"audit", "gateway", "judge", "llm-router"}},
+		"folders":            {Stateful(), []string{"audit", "vault-broker"}},
 		"families of kinds":  {Families(), []string{"audit", "client", "judge", "lab", "llm", "policy", "tenant", "tool", "vault", "work"}},
 	} {
 		for _, w := range c.want {
