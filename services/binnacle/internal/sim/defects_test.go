@@ -127,6 +127,9 @@ var defects = []defect{
 	{name: "index-of-all-tenants", why: "audit's lists for a tenant contain the entries of other tenants", dir: "services/audit/audit",
 		old: "	c := b.Cursor()\n	for k, v := c.Seek(prefix)", new: "	if planted(\"index-of-all-tenants\") {\n		prefix = prefix[:2]\n	}\n	c := b.Cursor()\n	for k, v := c.Seek(prefix)",
 		says: "contains"},
+	{name: "container-kept", why: "a sweep does not remove the containers that a killed process left", dir: "services/session-runner/internal/containerd",
+		old: "		if r.keeps(c.ID()) {\n", new: "		if r.keeps(c.ID()) || planted(\"container-kept\") {\n",
+		says: "left in containerd"},
 }
 
 // schedulesPer is the maximum number of schedules that are run to detect a defect.

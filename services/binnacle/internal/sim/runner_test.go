@@ -13,14 +13,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/containertest"
 )
 
-// runner replaces the session-runner. It has the same declaration and uses pkg/execute
-// as the session-runner does, but its effects are only recorded by the world, without
-// sandboxes.
+// runner replaces the session-runner. It has the same declaration, and uses pkg/execute
+// and the containers of the session-runner as the session-runner does. Its effects are only
+// recorded by the world.
 type runner struct {
-	in  *instance
-	env *run.Env
+	in         *instance
+	env        *run.Env
+	containers *containertest.Runner
 }
 
 // Declaration implements run.Service.
@@ -43,6 +45,11 @@ func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "session-runner", tools); err != nil {
 		return err
 	}
+	var err error
+	if r.containers, err = r.in.w.boxes.open(r.in); err != nil {
+		return err
+	}
+	defer r.containers.Close()
 	r.env = env
 	x := execute.New(env, 16, tools, r.handle)
 	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
@@ -73,31 +80,45 @@ func (r *runner) handle(ctx context.Context, work *execute.Work) execute.Result 
 	if err := json.Unmarshal(work.Args, &o); err != nil {
 		return execute.Fail("invalid_args", "%v", err)
 	}
-	r.in.w.effect(r.in, work)
-	if mine := work.Event.Tenant == original; work.Call.Kind == "tool.secret" && (work.Secrets[secretName] == secretValue) != mine {
-		r.in.w.violate("effect of call %s of tenant %s has the secret: %v", work.Call.ID, work.Event.Tenant, !mine)
-	}
-	if work.Call.Kind == egressKind {
-		if err := r.flow(ctx, work); err != nil {
-			return execute.Fail(contract.CodeEgressRefused, "%v", err)
+	refused := make(chan error, 1)
+	out, exit, err := r.containers.Run(ctx, work.Call.ID, func(ctx context.Context, _ []byte) ([]byte, int) {
+		r.in.w.effect(r.in, work)
+		if mine := work.Event.Tenant == original; work.Call.Kind == "tool.secret" && (work.Secrets[secretName] == secretValue) != mine {
+			r.in.w.violate("effect of call %s of tenant %s has the secret: %v", work.Call.ID, work.Event.Tenant, !mine)
 		}
-	}
-	t := time.NewTimer(time.Duration(o.MS)*time.Millisecond + time.Duration(o.N)*time.Microsecond)
-	defer t.Stop()
+		if work.Call.Kind == egressKind {
+			if err := r.flow(ctx, work); err != nil {
+				refused <- err
+				return nil, 1
+			}
+		}
+		t := time.NewTimer(time.Duration(o.MS)*time.Millisecond + time.Duration(o.N)*time.Microsecond)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			return fmt.Appendf(nil, `{"n":%d}`, o.N), 0
+		case <-ctx.Done():
+			return nil, 1
+		}
+	}, time.Hour)
 	select {
-	case <-t.C:
-	case <-ctx.Done():
-		return execute.Fail("stopped", "%v", ctx.Err())
-	case <-r.in.ctx.Done():
+	case err := <-refused:
+		return execute.Fail(contract.CodeEgressRefused, "%v", err)
+	default:
+	}
+	switch {
+	case r.in.dead.Load():
 		return execute.Fail("dead", "the process was killed")
-	}
-	if o.Die {
+	case err != nil:
+		return execute.Fail(contract.CodeSandboxUnavailable, "%v", err)
+	case exit != 0:
+		return execute.Fail("stopped", "exit %d", exit)
+	case o.Die:
 		panic("the simulated effect panics")
-	}
-	if o.Fail != "" {
+	case o.Fail != "":
 		return execute.Fail(o.Fail, "as ordered")
 	}
-	return execute.Result{Output: fmt.Appendf(nil, `{"n":%d}`, o.N)}
+	return execute.Result{Output: out}
 }
 
 // effect records the start of an effect and checks the state of its call on the ledger

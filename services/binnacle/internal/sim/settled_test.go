@@ -44,6 +44,7 @@ func (w *world) settled() {
 	}
 	w.cells()
 	w.closed()
+	w.emptied()
 	w.isolated()
 	w.verify()
 	w.replay()

@@ -89,6 +89,7 @@ func (w *world) play() {
 	w.booting = false
 	w.draw(w.rng)
 	w.calm = false
+	w.boxes.begin()
 	w.note("FAULTS %+v %+v", w.odds, w.scene)
 	answered := func() bool {
 		for _, c := range w.calls {
@@ -108,6 +109,7 @@ func (w *world) play() {
 		w.bus.mu.Unlock()
 	}
 	w.calm, w.calmed = true, time.Now()
+	w.boxes.calm.Store(true)
 	w.note("CALM")
 	if !w.until(3*time.Minute, w.quiet) {
 		w.violate("not quiet within three minutes: calls open %v, work open %v, reservations %d, ready %v", w.events.open(), w.work(), len(w.events.held), w.allReady())

@@ -47,6 +47,7 @@ type world struct {
 
 	mu      sync.Mutex
 	effects map[string][]effect  // started effects, by call id
+	boxes   *boxes               // containers of the effects
 	sockets map[string]*listener // listeners of proxies, by path
 	bad     []string             // broken invariants
 	said    []string             // lines queued for the transcript by other goroutines
@@ -98,7 +99,7 @@ func newWorld(seed uint64, s scene, b *base, keep bool) *world {
 	r := rand.New(rand.NewPCG(seed, 0x6269_6e6e_6163_6c65))
 	w := &world{bus: newBus(), rng: r, base: b, scene: s, began: time.Now(), odds: drawOdds(r), plan: drawPlan(r), hash: sha256.New(), keep: keep,
 		effects: map[string][]effect{}, sockets: map[string]*listener{}, calm: true, booting: true, slots: map[string]string{}, tampered: map[string]bool{}}
-	w.events = newChecker(w)
+	w.events, w.boxes = newChecker(w), newBoxes(seed)
 	return w
 }
 

@@ -46,6 +46,7 @@ type Runner struct {
 	stop     context.CancelFunc // ends the sweeps
 	swept    sync.WaitGroup
 	store    *Store
+	host     host
 
 	mu     sync.Mutex
 	images map[imageID]*image
@@ -86,25 +87,36 @@ func Open(ctx context.Context, socket, mesh, instance, fifoDir, archives string,
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
-	r := &Runner{client: client, socket: socket, ns: ns, fifoDir: fifoDir, images: map[imageID]*image{}, discards: discards{slots: make(chan struct{}, maxDiscards)}}
+	r := &Runner{client: client, socket: socket, ns: ns, fifoDir: fifoDir, images: map[imageID]*image{}}
+	r.host = newHost(r)
 	r.store = &Store{client: client, ns: ns, mesh: mesh, archives: archives, ran: r.ran}
 	if r.uids, err = sandbox.OpenUIDs(uidDir); err != nil {
 		slog.Warn("runs share a user id", "err", err)
 	}
-	if err := errors.Join(r.sweep(r.ctx(ctx)), r.sweepLeases(r.ctx(ctx))); err != nil {
-		_ = client.Close()
-		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
-	}
 	if launcherCode == nil {
 		warm = 0
 	}
+	if err := begin(ctx, r, warm); err != nil {
+		_ = client.Close()
+		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
+	}
+	return r, nil
+}
+
+// begin removes what an earlier process of the runner's instance left, opens its pool and
+// starts its sweeps.
+func begin(ctx context.Context, r *Runner, warm int) error {
+	if err := errors.Join(r.sweep(r.ctx(ctx)), r.sweepLeases(r.ctx(ctx))); err != nil {
+		return err
+	}
+	r.discards.slots = make(chan struct{}, maxDiscards)
 	r.pool = pool{max: warm, discard: func(c *prepared) { c.remove() },
 		prepare: func(p profile, prog *program.Program) (*prepared, error) { return r.prepare(p, prog, nil) }}
 	r.pool.open()
 	var sweeping context.Context
 	sweeping, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	r.swept.Go(func() { r.sweeps(sweeping) })
-	return r, nil
+	return nil
 }
 
 // Store returns the store of the runner's images.
@@ -139,9 +151,9 @@ func (r *Runner) ctx(ctx context.Context) context.Context {
 }
 
 // Run implements sandbox.Runner. It uses a prepared container if there is one. If ctx is
-// done, only the program is stopped: the creation of a container ignores ctx, because a
-// cancelled creation could leave the container behind. The container is removed in the
-// background.
+// done, only the program is stopped, or not started: the creation of a container ignores
+// ctx, because a cancelled creation could leave the container behind. The container is
+// removed in the background.
 func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, error) {
 	return r.runIn(ctx, s, "")
 }
@@ -196,6 +208,9 @@ func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out 
 		return out, err
 	}
 	defer stop()
+	if ctx.Err() != nil { // the call ended while the container was created
+		return out, fmt.Errorf("the program was not started: %w", context.Cause(ctx))
+	}
 	rpc := r.ctx(ctx)
 	kill := func() { _ = c.task.Kill(rpc, 9, containerd.WithKillAll) }
 	cut := &cutter{to: stdout, over: func() { go kill() }}

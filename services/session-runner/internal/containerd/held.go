@@ -278,7 +278,7 @@ func (h *Holder) Hold(img *HeldImage, s HeldSpec) (_ *Held, err error) {
 	}
 	p := profile{memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: sandbox.DefaultDiskMiB}
 	argv := []string{initPath, strconv.FormatInt(int64(s.Life/time.Second), 10)}
-	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
+	ctr, err := r.client.NewContainer(leaseless(rpc), id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
 		containerd.WithContainerLabels(labels),
 		containerd.WithNewSpec(append(spec(p, argv, environment(img.env, nil), uint32(uid), way), workSize(s.DiskMiB))...))
 	if err != nil {
@@ -466,6 +466,9 @@ func (h *Held) Exec(ctx context.Context, c Command) (exit int, timedOut bool, er
 	ended, err := watch(rpc, proc)
 	if err != nil {
 		return 0, false, fmt.Errorf("wait: %w", err)
+	}
+	if ctx.Err() != nil {
+		return 0, false, fmt.Errorf("the command was not started: %w", context.Cause(ctx))
 	}
 	if err := proc.Start(rpc); err != nil {
 		return 0, false, fmt.Errorf("start: %w", err)

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/containerd/containerd"
-	"github.com/containerd/containerd/cio"
 	"github.com/containerd/containerd/errdefs"
 	"github.com/containerd/containerd/snapshots"
 
@@ -56,7 +55,7 @@ type prepared struct {
 // started; otherwise env is not used. The caller must call remove on the result.
 func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *prepared, err error) {
 	rpc := r.ctx(context.Background())
-	img, err := r.image(rpc, prog, p.image.base)
+	img, err := r.host.image(rpc, prog, p.image.base)
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
 	}
@@ -93,8 +92,8 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
 	undo = append(undo, func() { r.report("snapshot", id, sn.Remove(rpc, id)) })
-	ctr, err := r.client.NewContainer(rpc, id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
-		containerd.WithRuntime(cmp.Or(p.runtime, r.client.Runtime()), nil), containerd.WithNewSpec(spec(p, argv, environment(img.env, env), uint32(uid), c.way)...))
+	ctr, err := r.client.NewContainer(leaseless(rpc), id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
+		containerd.WithRuntime(cmp.Or(p.runtime, r.client.Runtime()), nil), r.host.options(p, argv, environment(img.env, env), uint32(uid), c.way))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}
@@ -103,7 +102,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	c.stdin = out
 	stdin := &closing{r: in, eof: make(chan struct{})}
 	undo = append(undo, func() { _, _ = in.Close(), out.Close(); stdin.end(); c.folders.close() })
-	if c.task, err = ctr.NewTask(rpc, cio.NewCreator(cio.WithStreams(stdin, c.stdout, c.stderr), cio.WithFIFODir(r.fifoDir))); err != nil {
+	if c.task, err = ctr.NewTask(rpc, r.host.streams(stdin, c.stdout, c.stderr)); err != nil {
 		if p.runtime != "" {
 			return nil, &MissingRuntime{p.runtime, err}
 		}

@@ -72,8 +72,10 @@ func (r *Runner) sweep(ctx context.Context) error {
 	for _, name := range stale {
 		ok(sn.Remove(ctx, name))
 	}
-	ok(sweepShims(ctx, r))
-	r.sweepGroups()
+	if r.socket != "" {
+		ok(sweepShims(ctx, r))
+		r.sweepGroups()
+	}
 	return errors.Join(problems...)
 }
 
