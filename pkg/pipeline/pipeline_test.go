@@ -60,6 +60,26 @@ func TestExpand(t *testing.T) {
 	}
 }
 
+// TestExpandSize checks that a template whose references repeat a large value is an error
+// before its expansion needs memory, in text and as values, also if lists and objects contain
+// the value, and that one below the limit is expanded.
+func TestExpandSize(t *testing.T) {
+	big := strings.Repeat("x", 1<<20)
+	scope := &Scope{Inputs: map[string]any{"big": big, "list": []any{big, map[string]any{"a": big}}, "keys": map[string]any{big: nil}}}
+	for _, x := range []struct {
+		ref string
+		mib int
+	}{{"${{ inputs.big }}", 1}, {"${{ inputs.list }}", 2}, {"${{ inputs.keys }}", 1}, {"${{ inputs.big }}${{ inputs.big }}", 2}, {"x${{ inputs.list }}", 2}} {
+		one := `"` + x.ref + `",`
+		for _, n := range []int{MaxExpanded>>20/x.mib - 1, MaxExpanded>>20/x.mib + 1, 10000} {
+			_, err := Expand([]byte("["+strings.Repeat(one, n)+"0]"), scope)
+			if fits := n*x.mib <= MaxExpanded>>20; fits != (err == nil) || !fits && !errors.Is(err, ErrExpanded) {
+				t.Errorf("%d times %s: %v", n, x.ref, err)
+			}
+		}
+	}
+}
+
 // TestValidate checks the faults that Parse and Validate find in documents,
 // with their places, and that a valid document has none.
 func TestValidate(t *testing.T) {

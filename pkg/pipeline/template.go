@@ -247,18 +247,25 @@ func walk(v any, depth int, f func(string) error) error {
 	return nil
 }
 
+// ErrExpanded is wrapped by the error for a template that expands to more than MaxExpanded
+// bytes.
+var ErrExpanded = fmt.Errorf("expands to more than %d MiB", MaxExpanded>>20)
+
 // Expand returns a template with its references replaced. A string that is one reference
 // becomes the value; references inside of text are inserted as text, values other than
 // strings as JSON. A reference to an input that was not given, or to the output of a step
 // that did not succeed and has none, removes its member from an object, is null in a list
 // or as the whole template, and is empty inside of text. The error wraps ErrMissing for a
-// member of a step's output or of an item that does not exist.
+// member of a step's output or of an item that does not exist, and ErrExpanded for a
+// template that refers to large values too often. The values that references become are
+// not copied.
 func Expand(raw []byte, s *Scope) (any, error) {
 	v, err := decode(raw)
 	if err != nil {
 		return nil, err
 	}
-	if v, err = expand(v, s, MaxNesting); err != nil {
+	x := expander{Scope: s, room: MaxExpanded}
+	if v, err = x.expand(v, MaxNesting); err != nil {
 		return nil, err
 	}
 	if v == (missing{}) {
@@ -267,19 +274,63 @@ func Expand(raw []byte, s *Scope) (any, error) {
 	return v, nil
 }
 
+// expander expands one template.
+type expander struct {
+	*Scope
+	room int // bytes that the values of references may still add
+}
+
+// count subtracts the size of a value from the room. It stops when none is left, so that
+// its cost is bounded as the room is.
+func (x *expander) count(v any) error {
+	size := 2
+	switch v := v.(type) {
+	case string:
+		size += len(v)
+	case json.Number:
+		size += len(v)
+	case []any:
+		for _, e := range v {
+			if err := x.count(e); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for k, e := range v {
+			size += len(k)
+			if err := x.count(e); err != nil {
+				return err
+			}
+		}
+	}
+	if x.room -= size; x.room < 0 {
+		return fmt.Errorf("the template %w", ErrExpanded)
+	}
+	return nil
+}
+
+// value returns the value of a reference, whose size it has counted.
+func (x *expander) value(r *ref) (any, error) {
+	v, err := r.resolve(x.Scope)
+	if err != nil {
+		return nil, err
+	}
+	return v, x.count(v)
+}
+
 // expand expands a value. It returns missing for a string that is one
 // reference whose value is missing.
-func expand(v any, s *Scope, depth int) (any, error) {
+func (x *expander) expand(v any, depth int) (any, error) {
 	if depth == 0 {
 		return nil, fmt.Errorf("the template is nested more than %d levels deep", MaxNesting)
 	}
-	switch x := v.(type) {
+	switch v := v.(type) {
 	case string:
-		return expandText(x, s)
+		return x.text(v)
 	case []any:
-		out := make([]any, len(x))
-		for i, e := range x {
-			n, err := expand(e, s, depth-1)
+		out := make([]any, len(v))
+		for i, e := range v {
+			n, err := x.expand(e, depth-1)
 			if err != nil {
 				return nil, err
 			}
@@ -290,8 +341,8 @@ func expand(v any, s *Scope, depth int) (any, error) {
 		return out, nil
 	case map[string]any:
 		out := map[string]any{}
-		for _, k := range slices.Sorted(maps.Keys(x)) {
-			n, err := expand(x[k], s, depth-1)
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			n, err := x.expand(v[k], depth-1)
 			if err != nil {
 				return nil, err
 			}
@@ -304,11 +355,11 @@ func expand(v any, s *Scope, depth int) (any, error) {
 	return v, nil
 }
 
-// expandText expands a string.
-func expandText(text string, s *Scope) (any, error) {
+// text expands a string.
+func (x *expander) text(text string) (any, error) {
 	parts := split(text)
 	if len(parts) == 1 && parts[0].ref != nil {
-		return parts[0].ref.resolve(s)
+		return x.value(parts[0].ref)
 	}
 	var b strings.Builder
 	for _, p := range parts {
@@ -316,16 +367,16 @@ func expandText(text string, s *Scope) (any, error) {
 			b.WriteString(p.text)
 			continue
 		}
-		v, err := p.ref.resolve(s)
+		v, err := x.value(p.ref)
 		if err != nil {
 			return nil, err
 		}
-		switch x := v.(type) {
+		switch v := v.(type) {
 		case missing:
 		case string:
-			b.WriteString(x)
+			b.WriteString(v)
 		default:
-			raw, err := json.Marshal(x)
+			raw, err := json.Marshal(v)
 			if err != nil {
 				return nil, err
 			}

@@ -246,6 +246,8 @@ type Actions struct {
 	Stop   bool                        // the calls that run are to be cancelled
 	End    *events.PipelineEnded       // the run ends
 	Wake   time.Time                   // when to decide again; zero if only an event changes something
+
+	size int // bytes of the arguments in Starts
 }
 
 // Decide returns what the run does next at a time. Put must have been called for all calls
@@ -472,8 +474,8 @@ func (s *State) starts(i int, now time.Time, room *int, a *Actions) {
 			}
 			continue
 		}
-		if width <= 0 || *room <= 0 {
-			return
+		if width <= 0 || *room <= 0 || a.size >= pipeline.MaxExpanded {
+			return // the next Decide continues
 		}
 		args, err := s.args(i, n)
 		if err != nil {
@@ -482,6 +484,7 @@ func (s *State) starts(i int, now time.Time, room *int, a *Actions) {
 		}
 		width--
 		*room--
+		a.size += len(args)
 		a.Starts = append(a.Starts, Start{Step: doc, Item: n, Attempt: it.Attempt + 1, Args: args})
 	}
 }
@@ -526,13 +529,18 @@ func (s *State) args(i, n int) ([]byte, error) {
 	return encode(v)
 }
 
-// encode returns the canonical JSON of a value.
+// encode returns the canonical JSON of a value. The error is pipeline.ErrExpanded if it has
+// more than pipeline.MaxExpanded bytes, as control characters have when they are escaped.
 func encode(v any) ([]byte, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
-	return canon.Transform(nil, raw)
+	out, err := canon.Transform(nil, raw)
+	if err == nil && len(out) > pipeline.MaxExpanded {
+		return nil, pipeline.ErrExpanded
+	}
+	return out, err
 }
 
 // Judge returns the event data for the outcome of a call. outcome is its ledger

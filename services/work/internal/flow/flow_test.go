@@ -234,6 +234,28 @@ func TestRoom(t *testing.T) {
 	s.reload()
 }
 
+// TestSize checks that large arguments start in several decisions, so that only some of them
+// are in memory at a time, and that a step fails whose arguments are too large, by the values
+// of references or by how control characters are written.
+func TestSize(t *testing.T) {
+	inputs := map[string]any{"l": make([]any, 5), "big": strings.Repeat("x", pipeline.MaxExpanded/4), "control": strings.Repeat("\x01", pipeline.MaxExpanded/4)}
+	s := begin(t, `{"name":"x","steps":[{"id":"m","pack":"p","map":"${{ inputs.l }}","parallel":5,"input":{"i":"${{ inputs.big }}"}}]}`, inputs)
+	if a := s.Decide(s.now); len(a.Starts) != 4 {
+		t.Errorf("%d calls start at once", len(a.Starts))
+	}
+	s.decide()
+	if n := len(s.Running()); n != 5 {
+		t.Errorf("%d calls run", n)
+	}
+	for _, text := range []string{strings.Repeat("${{ inputs.big }}", 5), "${{ inputs.control }}"} {
+		s := begin(t, fmt.Sprintf(`{"name":"x","steps":[{"id":"a","pack":"p","input":{"i":%q}}]}`, text), inputs)
+		s.want("a failed; end failed invalid_input")
+		if !strings.Contains(s.Ended.Error, "input: ") || !strings.Contains(s.Ended.Error, "expands to more than 16 MiB") {
+			t.Error(s.Ended.Error)
+		}
+	}
+}
+
 // TestStarted checks the description of the steps with which a run begins.
 func TestStarted(t *testing.T) {
 	s := begin(t, `{"name":"x","steps":[{"id":"a","pack":"p"},{"id":"b","approval":"go on?"},{"id":"c","pack":"q","needs":["a"],"map":"${{ steps.a.output.l }}"}]}`, nil)
