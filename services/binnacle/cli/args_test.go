@@ -165,7 +165,7 @@ func TestOldSpellings(t *testing.T) {
 		"provision":        {"print-config", "nats", "store", "nats-listen", "monitor", "power", "replicas", "mirror", "keys", "cluster-server", "cluster-listen", "cluster-route", "nats-tls-cert", "nats-tls-key"},
 		"provision health": {}, "backup": {"nats", "keys", "vault", "audit", "out"}, "restore": {"nats", "keys", "vault", "audit", "in"},
 		"call": {"session", "async", "on-behalf-of", "delegation"}, "decide": {"session", "report-within", "call", "idempotency-key", "async"},
-		"report": {"status", "args-digest", "output", "error-code", "error", "usage"}, "chat": {"session", "model", "stream"}, "tools": {},
+		"report": {"status", "args-digest", "output", "error-code", "error", "usage", "since", "until", "format", "out", "limit", "controls"}, "chat": {"session", "model", "stream"}, "tools": {},
 		"secret put": {}, "secret rotate-content-key": {}, "secret destroy-content-key": {}, "mcp serve": {"session"},
 		"proxy": {"upstream", "listen", "session", "embedded", "packs", "llm"}, "judge": {"session", "rubric"},
 		"token create": {"actor", "client", "ttl", "scope"}, "token admin": {}, "token revoke": {"principal", "reason"},

@@ -39,6 +39,7 @@ var invocations = []invocation{
 	{line: "chat hello --session s-json"}, {line: "chat hello --stream", stream: true}, {line: "chat hello --model no/such", code: exitFailed},
 	{line: "decide tool.noop --session s-json --report-within 1h"}, {line: "decide tool.noop --report-within 48h", code: exitUsage}, {line: "decide policy.freeze", code: exitDenied},
 	{line: "report i-nosuch --args-digest x", code: exitFailed}, {line: "report i-nosuch", code: exitUsage},
+	{line: "report --since 1h"}, {line: "report --since soon", code: exitUsage}, {line: "report --controls soc3", code: exitUsage}, {line: "report --output {}", code: exitUsage},
 	{line: "hook policy guard DIR/coding-%d"}, {line: "hook policy lax DIR/lax", code: exitUsage}, {line: "hook nosuch", code: exitUsage}, {line: "hook flush"},
 	{line: "secret put json-%d", in: "v"}, {line: "secret put", code: exitUsage}, {line: "secret rotate-content-key"},
 	{line: "judge --session s-none --rubric DIR/rubric.yaml", code: exitFailed}, {line: "judge", code: exitUsage},

@@ -13,23 +13,38 @@ import (
 
 type reportOptions struct{ status, argsDigest, output, errorCode, message, usage string }
 
-// newReportCmd returns the command report, which reports the outcome of a call that the
-// caller executed.
+// newReportCmd returns the command report, which summarises what agents did or, with an
+// intent, reports the outcome of a call that the caller executed.
 func newReportCmd(c *env) *cobra.Command {
 	var o reportOptions
+	var of activityOptions
 	cmd := &cobra.Command{
-		Use:   "report INTENT --args-digest DIGEST",
-		Short: "Report the outcome of a call that you executed",
-		Long: `Report the outcome of a call that 'binnacle decide' permitted you to execute. The
-outcome is attested by you alone. Here --output is the call's output; --json gives
-the response as JSON.`,
-		Example: `  binnacle report i-0123456789 --args-digest sha256:… --output '{"n":1}' --usage '{"cpu_ms":5}'
+		Use:   "report [INTENT --args-digest DIGEST]",
+		Short: "Report what agents did, or the outcome of a call that you executed",
+		Long: `Report what agents did, from the ledger: the calls that were denied and those that people
+had to approve first, then those that failed, the actions that no policy decided, and the
+rest, by person, repository, tool and cost. Each line has a link to its receipt. At the
+end are the controls of frameworks (--controls) with the events that are evidence for them,
+and what no event shows. The token needs the scope audit:read.
+
+With an INTENT, report the outcome of a call that 'binnacle decide' permitted you to
+execute. The outcome is attested by you alone. Here --output is the call's output; --json
+gives the response as JSON.`,
+		Example: `  binnacle report --since 168h --format html --out week.html
+  binnacle report --since 2026-11-01T00:00:00Z --until 2026-12-01T00:00:00Z --controls soc2,eu-ai-act
+  binnacle report i-0123456789 --args-digest sha256:… --output '{"n":1}' --usage '{"cpu_ms":5}'
   binnacle report i-0123456789 --args-digest sha256:… --status failed --error-code timeout`,
-		Args:              takes(1, 1),
+		Args:              takes(0, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(cmd *cobra.Command, args []string) error { return runReport(cmd.Context(), c, &o, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return runActivity(cmd, c, &of)
+			}
+			return runReport(cmd.Context(), c, &o, args)
+		},
 	}
 	f := cmd.Flags()
+	of.flags(cmd)
 	f.StringVar(&o.status, "status", "succeeded", "`STATUS`: succeeded, failed, timed_out or cancelled")
 	f.StringVar(&o.argsDigest, "args-digest", "", "the intent's args_digest, a `DIGEST`")
 	f.StringVar(&o.output, "output", "", "`JSON` that the call gave")

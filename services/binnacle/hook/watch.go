@@ -70,10 +70,10 @@ func (r *Runner) watch(name string, e *Event, act *action.Action, p *Proposal) V
 	path := r.permitPath(name, e)
 	own := permit{ArgsDigest: p.Key, Input: e.inputDigest(), Files: digests(act.Files), Action: p.Key, Kind: act.Kind}
 	err := r.locked(func(j *journal.Journal) error {
-		if before, err := loadPermit(path); err == nil && before.Action == p.Key && !before.Ended {
+		if before, err := loadPermit(path); err == nil && before.Action == p.Key && !before.Ended && recent(path) {
 			return nil
 		}
-		if j.Phase(p.Key) != journal.Began {
+		if last := j.Last(p.Key); last == nil || last.Phase != journal.Began || !since(last.ObservedAt) {
 			entry := began(p)
 			var err error
 			if entry.Permit, err = json.Marshal(&own); err != nil {
@@ -92,6 +92,22 @@ func (r *Runner) watch(name string, e *Event, act *action.Action, p *Proposal) V
 	return Verdict{Allowed: true, Undecided: true}
 }
 
+// repeatWithin is how long after a hook the same hook counts as repeated. Later it is another
+// action, of a client that uses the ids of its calls again.
+const repeatWithin = time.Minute
+
+// recent reports whether a file was changed within repeatWithin.
+func recent(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && time.Since(info.ModTime()) < repeatWithin
+}
+
+// since reports whether a time in the form of events is within repeatWithin.
+func since(at string) bool {
+	t, err := contract.ParseTime(at)
+	return err == nil && time.Since(t) < repeatWithin
+}
+
 // watched writes the end of an action that no policy decided into the journal, once.
 func (r *Runner) watched(name string, e *Event, p *permit, o *Outcome) error {
 	path := r.permitPath(name, e)
@@ -103,7 +119,7 @@ func (r *Runner) watched(name string, e *Event, p *permit, o *Outcome) error {
 		if err != nil {
 			return err
 		}
-		if !now.Ended && j.Phase(p.Action) != journal.Ended {
+		if last := j.Last(p.Action); !now.Ended && (last == nil || last.Phase != journal.Ended) {
 			if err := j.Append(ended(name, e, p, o, filepath.Base(path))); err != nil {
 				return err
 			}
@@ -135,13 +151,13 @@ func (r *Runner) settle(j *journal.Journal) error {
 		path := filepath.Join(r.State, "permits", e.File)
 		p, err := loadPermit(path)
 		switch {
-		case e.Phase == journal.Began && errors.Is(err, fs.ErrNotExist) && j.Phase(e.Action) == journal.Began:
+		case e.Phase == journal.Began && errors.Is(err, fs.ErrNotExist) && j.Last(e.Action) == e:
 			p = &permit{}
 			if json.Unmarshal(e.Permit, p) != nil || p.Action != e.Action {
 				continue
 			}
 			p.IntentID = ""
-		case e.Phase == journal.Ended && err == nil && p.Action == e.Action && j.Phase(e.Action) == journal.Ended:
+		case e.Phase == journal.Ended && err == nil && p.Action == e.Action && j.Last(e.Action) == e:
 			p.Ended = true
 		default:
 			continue

@@ -233,6 +233,27 @@ func TestWatchKilled(t *testing.T) {
 	}
 }
 
+// TestWatchAgain checks that a call whose id the client uses again, a while after a call that
+// did not end, is another action.
+func TestWatchAgain(t *testing.T) {
+	g := newObserver(t)
+	g.answers(502, "")
+	r := watcher(t, g.URL, t.TempDir(), "secret")
+	pre := shell("PreToolUse", "t1", "ls")
+	for range 2 {
+		if a := r.Handle(t.Context(), "claude-code", pre); a.Stdout != "" {
+			t.Fatal(a)
+		}
+		if f, err := r.Flush(t.Context()); err != nil || f.Reported != 1 {
+			t.Error(f, err)
+		}
+		before := time.Now().Add(-2 * repeatWithin)
+		if err := os.Chtimes(r.permitPath("claude-code", &Event{Session: "one", CallID: "t1"}), before, before); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestWatchAnswered checks that a tool is denied if the mesh has answered anything but
 // that its ledger does not respond: the mesh is not away then.
 func TestWatchAnswered(t *testing.T) {

@@ -178,14 +178,15 @@ func (j *Journal) readEntry(line []byte) {
 	j.Entries = append(j.Entries, e)
 }
 
-// Phase returns the phase of the newest entry of an action, or "" if there is none.
-func (j *Journal) Phase(action string) string {
+// Last returns the newest entry of an action, or nil if there is none. It is valid until
+// the next change of the journal.
+func (j *Journal) Last(action string) *Entry {
 	for i := len(j.Entries) - 1; i >= 0; i-- {
 		if e := &j.Entries[i]; e.Action == action {
-			return e.Phase
+			return e
 		}
 	}
-	return ""
+	return nil
 }
 
 // Append adds an entry and sets its number. If the error is nil, the entry is on disk.
