@@ -42,11 +42,11 @@ type Class string
 
 // The classes, in the order of the sections.
 const (
-	Denied    Class = "denied"    // policy denied the call
-	Escalated Class = "escalated" // people had to approve the call
-	Failed    Class = "failed"    // the call was allowed, and did not succeed
-	Undecided Class = "undecided" // no policy decided the action, because the mesh was away
-	Succeeded Class = "succeeded"
+	Denied    Class = contract.Denied         // policy denied the call
+	Escalated Class = contract.EventEscalated // people had to approve the call
+	Failed    Class = contract.Failed         // the call was allowed, and did not succeed
+	Undecided Class = "undecided"             // no policy decided the action, because the mesh was away
+	Succeeded Class = contract.Succeeded
 )
 
 // Classes lists the classes in the order of the sections.
