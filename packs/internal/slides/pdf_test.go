@@ -75,10 +75,23 @@ func TestPDF(t *testing.T) {
 			t.Errorf("%q: %q %v, want %q", markdown, got, out.Warnings, want)
 		}
 	}
-	long := strings.Repeat("word ", 100)
-	_, body := render(t, "> "+long, "pdf")
-	if got := rows(t, body)[0]; len(got) < 3 || !strings.HasPrefix(got[1], "10:word") {
-		t.Errorf("a long line has the rows %q", got)
+}
+
+// TestWrap checks that a long line is divided into rows which use the width of the page
+// between the margins, less the indentation.
+func TestWrap(t *testing.T) {
+	font := newDeck("").pdf
+	font.SetFont("go", "", 18)
+	for quotes, indent := range []int{0, 10, 20} {
+		_, body := render(t, strings.Repeat("> ", quotes)+strings.Repeat("word ", 100), "pdf")
+		got := rows(t, body)[0]
+		for i, r := range got {
+			text, ok := strings.CutPrefix(r, fmt.Sprintf("%d:", indent))
+			room := pageWidth - 2*margin - float64(indent)
+			if width := font.GetStringWidth(text); !ok || width > room || i < len(got)-1 && width+font.GetStringWidth(" word") < room-2 {
+				t.Errorf("row %d of %d has %.0f of %.0f mm: %s", i, len(got), width, room, r)
+			}
+		}
 	}
 }
 

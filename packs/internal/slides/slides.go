@@ -75,7 +75,7 @@ func Render(_ context.Context, in Input) (Output, error) {
 // hyphens inside of a fenced block does not separate slides.
 func split(markdown string) []string {
 	lines := strings.Split(strings.ReplaceAll(markdown, "\r\n", "\n"), "\n")
-	if len(lines) > 0 && strings.TrimSpace(lines[0]) == "---" {
+	if strings.TrimSpace(lines[0]) == "---" {
 		for i, l := range lines[1:] {
 			if strings.TrimSpace(l) == "---" {
 				lines = lines[i+2:]
