@@ -182,7 +182,7 @@ func TestShell(t *testing.T) {
 // as resolved.
 func TestPaths(t *testing.T) {
 	p := place()
-	p.World = disk{links: map[string]string{"/work/link": "/elsewhere", "/work/ssh": "/home/u/.ssh", "/work/.env": "/work/plain"}}
+	p.World = disk{links: map[string]string{"/dev/fd": "/proc/self/fd", "/dev/stdout": "/proc/self/fd/1", "/work/link": "/elsewhere", "/work/ssh": "/home/u/.ssh", "/work/.env": "/work/plain"}}
 	for name, want := range map[string]Path{
 		"a":                  {Path: "/work/a", Zone: clientkind.ZoneWorkspace},
 		".":                  {Path: "/work", Zone: clientkind.ZoneRoot},
@@ -202,6 +202,10 @@ func TestPaths(t *testing.T) {
 		"/home/u/.zshrc":     {Path: "/home/u/.zshrc", Guarded: true, Zone: clientkind.ZoneOutside},
 		"/dev/null":          {Path: "/dev/null", Zone: clientkind.ZoneDevice},
 		"/dev/fd/3":          {Path: "/dev/fd/3", Zone: clientkind.ZoneDevice},
+		"/dev/stdout":        {Path: "/dev/stdout", Zone: clientkind.ZoneDevice},
+		"/dev/fd/3/x":        {Path: "/proc/self/fd/3/x", Zone: clientkind.ZoneOutside},
+		"/dev/fd/":           {Path: "/proc/self/fd", Zone: clientkind.ZoneOutside},
+		"/dev/../dev/null":   {Path: "/dev/null", Zone: clientkind.ZoneDevice},
 		"/dev/sda":           {Path: "/dev/sda", Zone: clientkind.ZoneOutside},
 		"/work/../etc/a.pem": {Path: "/etc/a.pem", Secret: true, Zone: clientkind.ZoneOutside},
 	} {

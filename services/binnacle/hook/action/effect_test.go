@@ -123,6 +123,11 @@ func TestFolders(t *testing.T) {
 		"cat up/../x":                     "cat_up/../x:read </a/x",
 		"cp x ./up/../y":                  "cp_x_./up/../y:write </a/y >/a/y",
 		"cd sub; git -C up log; ls ./x":   "cd_sub:none git_-C_up_log:read ls_./x:read </work/x </work/sub/x </a/b/x </work/sub/up/x",
+		"cd ..; touch new":                "cd_..:none touch_new:write </ >/",
+		"cd ..; rm new":                   "cd_..:none rm_new:delete </ >/",
+		"cd ..; ls new":                   "cd_..:none ls_new:read </",
+		"cd up; touch new; touch new":     "cd_up:none touch_new:write touch_new:write >/a/b",
+		"cd sub; touch new":               "cd_sub:none touch_new:write",
 		"watch cd sub; cat ./x":           "cd_sub:none watch_cd_sub:none cat_./x:read </work/x </work/sub/x",
 		"nohup true; /usr/local/bin/true": "true:none nohup_true:write true:none",
 	})

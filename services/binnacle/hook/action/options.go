@@ -129,11 +129,16 @@ func hostnameEffect(_ *scanner, c *Command, _ string) string {
 	return EffectWrite
 }
 
-// tarEffect handles tar, which deletes files with some options.
+// tarEffect handles tar, which with some options deletes files, runs commands, or writes
+// files with the absolute paths in an archive.
 func tarEffect(s *scanner, c *Command, _ string) string {
 	old := len(c.Args) > 0 && !strings.HasPrefix(c.Args[0], "-") && strings.ContainsAny(c.Args[0], commandOptions["tar"].short) // options without "-"
 	if old || slices.ContainsFunc(c.Args, commandOptions["tar"].in) {
 		s.opaque("%s may run a command that an option names", c.Program)
+	}
+	absolute := options{"P", []string{"absolute-names"}}
+	if slices.ContainsFunc(c.Args, absolute.in) || len(c.Args) > 0 && absolute.in("-"+c.Args[0]) {
+		s.opaque("tar may write where the archive states")
 	}
 	if slices.ContainsFunc(c.Args, options{"", []string{"remove-files", "recursive-unlink", "unlink-first", "delete"}}.in) {
 		return EffectDelete

@@ -60,6 +60,8 @@ func TestTar(t *testing.T) {
 	const runs = "tar may run a command that an option names"
 	checkEffects(t, EffectWrite, "", "tar", "tar xzf a", "tar -xzf a", "tar --extract --file=a", "tar czf a Index")
 	checkEffects(t, EffectWrite, runs, "tar xIf x a", "tar xFf x a", "tar -xI x -f a", "tar xf a --to-command=x", "tar xf a --to-c x", "tar xf a --checkpoint-action=exec=x")
+	const absolute = "tar may write where the archive states"
+	checkEffects(t, EffectWrite, absolute, "tar xPf a", "tar -xPf a", "tar xf a -P", "tar xf a --absolute-names", "tar xf a --abs")
 	checkEffects(t, EffectDelete, "", "tar cf a --remove-files x", "tar --delete -f a x")
 	checkEffects(t, EffectDelete, runs, "tar cIf x a --remove-files x")
 }

@@ -86,15 +86,25 @@ func (p *Place) locate(dir, name string) Path {
 	case !filepath.IsAbs(name):
 		name = dir + "/" + name // not cleaned, since ".." may follow a link
 	}
-	written, real := filepath.Clean(name), Resolve(p.World, name)
+	written, real := filepath.Clean(name), name
+	if !device(name) {
+		real = Resolve(p.World, name)
+	}
 	return Path{Path: real, Secret: secret(written) || secret(real), Guarded: p.guarded(written) || p.guarded(real), Zone: p.zone(real)}
 }
 
 var devices = []string{"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty"}
 
+// device reports whether a path is that of a device, such as an open file, that a command may
+// read and write. Links at such a path are not resolved: they differ between processes.
+func device(path string) bool {
+	number, open := strings.CutPrefix(path, "/dev/fd/")
+	return slices.Contains(devices, path) || open && number != "" && strings.Trim(number, "0123456789") == ""
+}
+
 func (p *Place) zone(real string) string {
 	switch {
-	case slices.Contains(devices, real) || strings.HasPrefix(real, "/dev/fd/"):
+	case device(real):
 		return clientkind.ZoneDevice
 	case real == p.Workspace:
 		return clientkind.ZoneRoot

@@ -11,6 +11,8 @@ import (
 
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 )
 
 // Command is one command of a command line. The commands in pipelines,
@@ -294,10 +296,14 @@ func (s *scanner) command(argv []string, here string) {
 }
 
 // mentioned adds the paths and hosts that the arguments of a command name. The paths are
-// added to Reads, and also to Writes if the command writes or deletes. For a command that
-// only uses files, such as cp, a URL is a path, too.
+// added to Reads, and also to Writes if the command writes or deletes; so are then the
+// folders outside of the workspace that may be current, in which a name is that of a new file.
+// For a command that only uses files, such as cp, a URL is a path, too.
 func (s *scanner) mentioned(c *Command) {
 	writes := c.Effect == EffectWrite || c.Effect == EffectDelete
+	if writes {
+		s.outside()
+	}
 	for _, a := range c.Args {
 		for _, name := range candidates(a) {
 			switch u, err := url.Parse(name); {
@@ -317,6 +323,15 @@ func (s *scanner) mentioned(c *Command) {
 			if writes {
 				s.paths(&s.line.Writes, name)
 			}
+		}
+	}
+}
+
+// outside adds the folders that may be current and are not in the workspace to Writes.
+func (s *scanner) outside() {
+	for _, dir := range s.dirs {
+		if at := s.locate(dir, dir); at.Zone != clientkind.ZoneRoot && at.Zone != clientkind.ZoneWorkspace && !slices.Contains(s.line.Writes, at) {
+			s.line.Writes = append(s.line.Writes, at)
 		}
 	}
 }
