@@ -81,13 +81,15 @@ func TestFraming(t *testing.T) {
 		{post + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\na", postRead + bad(0)},
 		{post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", postRead + bad(0)},
 		// Chunks.
+		{post + "Transfer-Encoding: xchunked\r\n\r\n", postRead + bad(0)},
+		{"POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", "POST,/,HTTP/1.0,[a],false " + bad(0)},
 		{chunked, postRead + state(inSize, 0)},
 		{chunked + "3\r\nab", postRead + state(inChunk, 0)},
 		{chunked + "3\r\nabc", postRead + state(inEnd, 0)},
 		{chunked + "3\r\nabc\r", postRead + state(inEnd, 1)},
 		{chunked + "3\r\nabc\r\n0A\r\n0123456789\r\n0\r\n\r\n" + get + "\r\n", postRead + getRead + state(inHead, 0)},
 		{chunked + "3\r\nabcd\r\n", postRead + bad(c+6)}, {chunked + "3\r\nabc\n\n", postRead + bad(c+6)},
-		{chunked + "3\nabc", postRead + bad(c)}, {chunked + "\r\n", postRead + bad(c)}, {chunked + "3;a=b\r\nabc", postRead + bad(c)}, {chunked + " 3\r\nabc", postRead + bad(c)}, {chunked + "g\r\n", postRead + bad(c)}, {chunked + "-1\r\n", postRead + bad(c)},
+		{chunked + "3\nabc", postRead + bad(c)}, {chunked + "\r\n", postRead + bad(c)}, {chunked + "\n", postRead + bad(c)}, {chunked + "3;a=b\r\nabc", postRead + bad(c)}, {chunked + " 3\r\nabc", postRead + bad(c)}, {chunked + "g\r\n", postRead + bad(c)}, {chunked + "-1\r\n", postRead + bad(c)},
 		{chunked + "000000000000003\r\nabc", postRead + state(inEnd, 0)},
 		{chunked + "0000000000000003\r\nabc", postRead + bad(c)},
 		{chunked + "fffffffffffffff\r\nabc", postRead + state(inChunk, 0)},
@@ -96,7 +98,7 @@ func TestFraming(t *testing.T) {
 		// Trailers.
 		{chunked + "0\r\nA: b\r\nC: d\r\n\r\n", postRead + state(inHead, 0)},
 		{chunked + "0\r\nA: b\r\n", postRead + state(inTrailer, 0)},
-		{chunked + "0\r\nA: b\n\r\n", postRead + bad(c+3)}, {chunked + "0\r\nA b\r\n\r\n", postRead + bad(c+3)}, {chunked + "0\r\nhOST: b\r\n\r\n", postRead + bad(c+3)}, {chunked + "0\r\nContent-Length: 1\r\n\r\n", postRead + bad(c+3)},
+		{chunked + "0\r\nA: b\n\r\n", postRead + bad(c+3)}, {chunked + "0\r\n\n", postRead + bad(c+3)}, {chunked + "0\r\nA b\r\n\r\n", postRead + bad(c+3)}, {chunked + "0\r\nhOST: b\r\n\r\n", postRead + bad(c+3)}, {chunked + "0\r\nContent-Length: 1\r\n\r\n", postRead + bad(c+3)},
 		// Tunnels.
 		{"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n\n\x00", "CONNECT,a:1,HTTP/1.1,[a:1],false " + state(inTunnel, 0)},
 		{"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nContent-Length: 0\r\n\r\n\n", "CONNECT,a:1,HTTP/1.1,[a:1],false " + state(inTunnel, 0)},
