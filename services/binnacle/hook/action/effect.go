@@ -37,10 +37,10 @@ func init() {
 	}
 }
 
-// careful lists programs that only read, unless they have one of these options, which may
-// write a file or run a program.
+// careful lists programs that only read the files that they name, unless they have one of these
+// options, which may write a file, run a program or read the names of files.
 var careful = map[string]options{
-	"sort": {"oST", []string{"output", "compress-program", "temporary-directory"}}, "tree": {"oR", []string{"output"}}, "file": {"CmSzZ", []string{"compile", "magic-file", "no-sandbox", "uncompress", "uncompress-noreport"}},
+	"sort": {"oST", []string{"output", "compress-program", "temporary-directory", "files0-from"}}, "tree": {"oR", []string{"output"}}, "file": {"CmSzZ", []string{"compile", "magic-file", "no-sandbox", "uncompress", "uncompress-noreport"}},
 	"rg": {"z", []string{"pre", "hostname-bin", "search-zip"}}, "tail": {},
 }
 

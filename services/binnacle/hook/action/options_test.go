@@ -88,7 +88,7 @@ func TestSed(t *testing.T) {
 // TestCareful checks programs that read, unless an option writes a file or runs a program.
 func TestCareful(t *testing.T) {
 	checkEffects(t, EffectRead, "", "sort -k1,1n x", "sort -", "tree -L 2", "file -b x", "rg -n x", "rg --pretty x", "tail -f x")
-	checkEffects(t, EffectWrite, "", "sort -o x y", "sort -no x y", "sort --output=x y", "sort --out x y", "sort -T x", "tree -o x", "file -C", "rg -z x")
+	checkEffects(t, EffectWrite, "", "sort -o x y", "sort -no x y", "sort --output=x y", "sort --out x y", "sort -T x", "sort --files0-from=x", "tree -o x", "file -C", "rg -z x")
 	checkEffects(t, EffectWrite, "rg may run a command that an option names", "rg --pre x y", "rg --pre=x y")
 	checkEffects(t, EffectWrite, "sort may run a command that an option names", "sort --compress-program=x", "sort --comp x")
 	checkEffects(t, EffectWrite, unknown, "sort $X")
