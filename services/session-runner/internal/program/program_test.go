@@ -88,6 +88,24 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// TestOpenInImage checks that the interpreter of a program in an image is not looked for on
+// this host, and that a program that cannot be read is an error.
+func TestOpenInImage(t *testing.T) {
+	for body, want := range map[string][2]string{"#!/no/such/sh -e\nx": {"/no/such/sh", "-e"}, "#!/bin/sh\n": {"/bin/sh", ""}, "\x7fELF": {}} {
+		p, err := OpenInImage(file(t, body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if p.Interpreter != nil || p.InterpreterPath != want[0] || p.InterpreterArg != want[1] || p.Problem() != nil {
+			t.Errorf("%q: %+v", body, p)
+		}
+	}
+	if p, err := OpenInImage(filepath.Join(t.TempDir(), "none")); p != nil || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v %v", p, err)
+	}
+}
+
 // TestInterpreter checks that a script is opened with its interpreter, and that Problem
 // names the interpreter if it is missing or cannot be used.
 func TestInterpreter(t *testing.T) {
