@@ -4,7 +4,10 @@ go 1.26.0
 
 require github.com/nats-io/nats-server/v2 v2.15.3
 
-require github.com/nats-io/nats.go v1.55.0 // indirect
+require (
+	github.com/nats-io/nats.go v1.55.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+)
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.9.0-default-no-op // indirect

@@ -22,12 +22,13 @@ import (
 const (
 	MaxBytes    = 256 << 10 // size of a document
 	MaxSteps    = 128
-	MaxItems    = 1000         // items of a map
-	MaxNesting  = 64           // nesting of inputs with templates
-	MaxExpanded = 16 << 20     // size of a template with its references replaced, as that of a request's body
-	MaxAttempts = 10           // attempts of a step
-	MaxParallel = 16           // items of a map that run at once
-	MaxTimeout  = 24 * 60 * 60 // time limit of a run, in seconds
+	MaxItems    = 1000            // items of a map
+	MaxNesting  = 64              // nesting of inputs with templates
+	MaxExpanded = 16 << 20        // size of a template with its references replaced, as that of a request's body
+	MaxAttempts = 10              // attempts of a step
+	MaxParallel = 16              // items of a map that run at once
+	MaxTimeout  = 24 * 60 * 60    // time limit of a run, in seconds
+	MaxSchedule = 31 * MaxTimeout // time limit of a schedule, in seconds
 )
 
 // Document is a pipeline.
@@ -141,6 +142,10 @@ const ApprovalPack = "pipeline.approve"
 
 // RunPack is the pack that runs a pipeline. No step may call it.
 const RunPack = "pipeline.run"
+
+// SchedulePack is the pack that runs a pipeline at the times of a schedule. No step may
+// call it.
+const SchedulePack = "pipeline.schedule"
 
 // PackOf returns the pack that a step calls.
 func (s *Step) PackOf() string {

@@ -199,3 +199,47 @@ func (d *PipelineStepStarted) Canonical(c *canon.Codec) {
 	c.Str("run", &d.Run)
 	c.Str("step", &d.Step)
 }
+
+// ScheduleFiredName is the event's name.
+const ScheduleFiredName = "schedule_fired"
+
+// ScheduleFired is the data of work.schedule_fired.v1. A time of a schedule has come. Unless skipped has a reason, the call of a run is about to be proposed.
+type ScheduleFired struct {
+	At       string `json:"at"`       // the time (RFC 3339)
+	CallID   string `json:"call_id"`  // call of the run; empty if there is none
+	Missed   int64  `json:"missed"`   // number of earlier times since the last event that had no run
+	Schedule string `json:"schedule"` // call of the schedule
+	Skipped  string `json:"skipped"`  // empty, overlap if the run before is in progress, or missed if the time had passed
+}
+
+// Canonical implements canon.Document.
+func (d *ScheduleFired) Canonical(c *canon.Codec) {
+	c.Str("at", &d.At)
+	c.Str("call_id", &d.CallID)
+	c.Int("missed", &d.Missed)
+	c.Str("schedule", &d.Schedule)
+	c.Str("skipped", &d.Skipped)
+}
+
+// ScheduleStartedName is the event's name.
+const ScheduleStartedName = "schedule_started"
+
+// ScheduleStarted is the data of work.schedule_started.v1. A schedule of runs of a pipeline begins. It ends with its call.
+type ScheduleStarted struct {
+	CallID   string `json:"call_id"`  // call of the schedule, which is its id
+	Cron     string `json:"cron"`     // expression that gives the times
+	Digest   string `json:"digest"`   // digest of the document
+	Missed   string `json:"missed"`   // skip or run: what follows times at which no instance was there
+	Name     string `json:"name"`     // name of the pipeline
+	Timezone string `json:"timezone"` // name in the time zone database
+}
+
+// Canonical implements canon.Document.
+func (d *ScheduleStarted) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("cron", &d.Cron)
+	c.Str("digest", &d.Digest)
+	c.Str("missed", &d.Missed)
+	c.Str("name", &d.Name)
+	c.Str("timezone", &d.Timezone)
+}

@@ -2,7 +2,10 @@ module github.com/binnacle-mesh/binnacle/services/work
 
 go 1.26.0
 
-require golang.org/x/sync v0.24.0
+require (
+	github.com/robfig/cron/v3 v3.0.1
+	golang.org/x/sync v0.24.0
+)
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.9.0-default-no-op // indirect

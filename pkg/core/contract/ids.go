@@ -30,6 +30,7 @@ const (
 	IDProposal   = "p-"           // the event that proposes a call
 	IDReceipt    = "r-"           // a receipt, and the event that records it
 	IDSandbox    = "sb-"          // a held sandbox
+	IDSchedule   = "sc-"          // schedules of a pipeline by one actor with the same inputs and times
 	IDSecretFact = "v-"           // the event that records whether a requested secret was released
 	IDSession    = "s-"           // a session
 	IDStart      = "s-"           // the event that claims a call, or records that it expired; only event ids have this meaning

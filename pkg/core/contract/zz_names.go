@@ -127,6 +127,8 @@ const (
 	EventPipelineStarted     = "pipeline_started"
 	EventPipelineStepEnded   = "pipeline_step_ended"
 	EventPipelineStepStarted = "pipeline_step_started"
+	EventScheduleFired       = "schedule_fired"
+	EventScheduleStarted     = "schedule_started"
 )
 
 // shared are the events whose schema belongs to the mesh as a whole, whichever

@@ -139,6 +139,8 @@ var schemas = map[schemaID]schema{
 	{"work", "pipeline_started", 1}:                {&shape244, "0363abbac3e54af7d96d7149eccbca02bf1053973615ac75f056a75f74276115"},
 	{"work", "pipeline_step_ended", 1}:             {&shape245, "3033060409a72fa8d11b9eccf2492421924d19101726ab10e4be4996d89fceb6"},
 	{"work", "pipeline_step_started", 1}:           {&shape246, "bcea6bdffa1bafe085e997d6015ed821d9325f55b68f5821a9e0ce0d689f7336"},
+	{"work", "schedule_fired", 1}:                  {&shape247, "b34324e8906f64751e2c348b8099caa323a85b6a3415bd1ed0ef3db35dcc8417"},
+	{"work", "schedule_started", 1}:                {&shape248, "3648fbd59990fa31e3262f450f4fa67fea1d1592a1e7ba6403e01156d807ce24"},
 }
 
 var (
@@ -389,4 +391,6 @@ var (
 	shape244 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "steps", Required: true, Shape: &shape243}}}
 	shape245 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempt", Required: true, Shape: &shape3}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "error", Required: true, Shape: &shape0}, {Name: "error_code", Required: true, Shape: &shape0}, {Name: "item", Required: true, Shape: &shape12}, {Name: "outcome", Required: true, Shape: &shape3}, {Name: "retry_ms", Required: true, Shape: &shape3}, {Name: "run", Required: true, Shape: &shape0}, {Name: "status", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
 	shape246 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempt", Required: true, Shape: &shape18}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "item", Required: true, Shape: &shape3}, {Name: "kind", Required: true, Shape: &shape0}, {Name: "run", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
+	shape247 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "at", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "missed", Required: true, Shape: &shape3}, {Name: "schedule", Required: true, Shape: &shape0}, {Name: "skipped", Required: true, Shape: &shape0}}}
+	shape248 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "cron", Required: true, Shape: &shape0}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "missed", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "timezone", Required: true, Shape: &shape0}}}
 )

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -24,12 +25,12 @@ import (
 func newPipelineCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "pipeline COMMAND",
-		Short: "Check, run, show and cancel pipelines of packs",
+		Short: "Check, run, schedule, show and cancel pipelines of packs",
 		Long: `Check, run and show pipelines. A pipeline is a JSON document with steps, each of which
 calls a pack with the outputs of earlier steps. A run goes on after a restart of the
 mesh; each of its steps is decided by policy and has a receipt.`,
 		Example: "  binnacle pipeline list\n  binnacle pipeline validate report.json\n  binnacle pipeline run report.json --input topic=tides --session s-report",
-	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c), newPipelineRunsCmd(c), newPipelineShowCmd(c), newPipelineGraphCmd(c), newPipelineCancelCmd(c))
+	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c), newPipelineRunsCmd(c), newPipelineShowCmd(c), newPipelineGraphCmd(c), newPipelineCancelCmd(c), newPipelineScheduleCmd(c))
 }
 
 // The paths of pipelines and their runs.
@@ -154,28 +155,38 @@ same inputs runs once at a time: another run prints the id of the one in progres
 
 // runPipeline starts a run and prints its output or id.
 func runPipeline(ctx context.Context, c *env, o *pipelineOptions, name string) error {
-	inputs, err := pipelineInputs(o.inputs)
+	args, h, err := pipelineCall(ctx, c, o, name)
 	if err != nil {
 		return err
+	}
+	return startRun(ctx, c, o, args, h)
+}
+
+// pipelineCall returns the arguments and headers of a call for the pipeline in a file, or
+// for the built-in one of this name.
+func pipelineCall(ctx context.Context, c *env, o *pipelineOptions, name string) (map[string]any, http.Header, error) {
+	inputs, err := pipelineInputs(o.inputs)
+	if err != nil {
+		return nil, nil, err
 	}
 	args := map[string]any{"inputs": inputs}
 	if _, err := os.Stat(name); err == nil || name == "-" || strings.ContainsAny(name, "/") {
 		raw, err := readPipeline(c, name)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		if !json.Valid(raw) {
-			return fail(exitUsage, "%s is not JSON", name)
+			return nil, nil, fail(exitUsage, "%s is not JSON", name)
 		}
 		args["document"] = raw
 	} else {
 		all, err := builtInPipelines(ctx, c)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		i := slices.IndexFunc(all, func(p pipeline.Description) bool { return p.Name == name })
 		if i < 0 {
-			return fail(exitFailed, "there is no file and no built-in pipeline %s: 'binnacle pipeline list' lists them", name)
+			return nil, nil, fail(exitFailed, "there is no file and no built-in pipeline %s: 'binnacle pipeline list' lists them", name)
 		}
 		args["pipeline"], args["digest"] = name, all[i].Digest
 	}
@@ -184,7 +195,7 @@ func runPipeline(ctx context.Context, c *env, o *pipelineOptions, name string) e
 		h = http.Header{}
 	}
 	h.Set("X-Binnacle-Timeout", strconv.Itoa(int(o.timeout.Seconds())))
-	return startRun(ctx, c, o, args, h)
+	return args, h, nil
 }
 
 // startRun starts a run and prints its output. With the option async it does not wait for
@@ -325,4 +336,46 @@ func newPipelineCancelCmd(c *env) *cobra.Command {
 			})
 		},
 	}
+}
+
+func newPipelineScheduleCmd(c *env) *cobra.Command {
+	var o pipelineOptions
+	var cron, missed, zone string
+	cmd := &cobra.Command{
+		Use: "schedule FILE|NAME", Short: "Run a pipeline at the times of a schedule",
+		Long: `Run a pipeline, from a file or a built-in one, at the times of a schedule, and print the id
+of the schedule. The schedule is a call that lasts up to 31 days; 'binnacle job cancel' ends
+it. Each run is a call of its own and is decided by policy when it begins. No run begins while
+the one before is in progress.`,
+		Example: "  binnacle pipeline schedule report.json --cron '30 6 * * MON-FRI' --timezone Europe/Berlin --session s-report",
+		Args:    takes(1, 1),
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			ctx := cmd.Context()
+			args, h, err := pipelineCall(ctx, c, &o, pos[0])
+			if err != nil {
+				return err
+			}
+			args["cron"], args["missed"], args["timezone"] = cron, missed, zone
+			h.Set("Prefer", "respond-async")
+			var doc struct {
+				CallID string `json:"call_id"`
+				Output struct {
+					Schedule string `json:"schedule"`
+				} `json:"output"`
+			}
+			raw, err := c.post(ctx, "/api/v1/calls", map[string]any{"kind": "tool." + pipeline.SchedulePack, "tool": pipeline.SchedulePack, "args": args}, h, &doc)
+			if err != nil {
+				return err
+			}
+			return c.printRaw(raw, func() { fmt.Fprintln(c.out, cmp.Or(doc.Output.Schedule, doc.CallID)) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cron, "cron", "", "`TIMES`: minute, hour, day of month, month and day of week, or @hourly, @daily, @every DURATION")
+	f.StringVar(&zone, "timezone", "UTC", "`NAME` of the time zone of the times")
+	f.StringVar(&missed, "missed", "skip", "what follows times at which no instance was there: skip, or run for one run")
+	f.StringArrayVar(&o.inputs, "input", nil, "input `NAME=VALUE` of each run, as JSON or text; may be repeated")
+	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…), or its id")
+	f.DurationVar(&o.timeout, "time-limit", 31*24*time.Hour, "time for which the schedule lasts, at most 744h")
+	return cmd
 }

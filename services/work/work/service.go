@@ -105,7 +105,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			}
 		}
 		ready()
-		x := execute.New(env, limit+runs.MaxRuns, documents(), func(ctx context.Context, w *execute.Work) execute.Result { return executeCall(ctx, s, w) })
+		x := execute.New(env, limit+runs.MaxRuns+runs.MaxSchedules, documents(), func(ctx context.Context, w *execute.Work) execute.Result { return executeCall(ctx, s, w) })
 		x.ReRunable = func(kind string) bool {
 			return slices.ContainsFunc(x.Tools, func(t contract.Tool) bool { return t.Kind == kind && t.Rerunnable })
 		}

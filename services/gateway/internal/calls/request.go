@@ -45,12 +45,16 @@ const pipelineTimeout = time.Hour
 
 // TimeoutOf returns the timeout of a request's call of a kind: the value of TimeoutHeader,
 // 1 to 600 seconds, or CallTimeout without that header. A run of a pipeline takes up to
-// pipeline.MaxTimeout seconds, and pipelineTimeout without the header. Any other value is
-// an error (400).
+// pipeline.MaxTimeout seconds, and pipelineTimeout without the header; a schedule lasts up
+// to pipeline.MaxSchedule seconds, and as long without the header. Any other value is an
+// error (400).
 func (s *Maker) TimeoutOf(h http.Header, kind string) (time.Duration, error) {
 	without, most := s.CallTimeout, 600
-	if kind == "tool."+pipeline.RunPack {
+	switch kind {
+	case "tool." + pipeline.RunPack:
 		without, most = pipelineTimeout, pipeline.MaxTimeout
+	case "tool." + pipeline.SchedulePack:
+		without, most = pipeline.MaxSchedule*time.Second, pipeline.MaxSchedule
 	}
 	v := h.Get(TimeoutHeader)
 	if v == "" {

@@ -47,15 +47,16 @@ type Runner struct {
 	// stored before.
 	Board func(ctx context.Context, f func(*flow.Board)) error
 
-	places chan struct{}
+	places    chan struct{} // of runs
+	schedules chan struct{} // places of schedules
 }
 
 // MaxRuns is the maximum number of runs of an instance at a time.
 const MaxRuns = 128
 
-// New returns a Runner with places for MaxRuns runs.
+// New returns a Runner with places for MaxRuns runs and MaxSchedules schedules.
 func New(r Runner) *Runner {
-	r.places = make(chan struct{}, MaxRuns)
+	r.places, r.schedules = make(chan struct{}, MaxRuns), make(chan struct{}, MaxSchedules)
 	return &r
 }
 

@@ -36,6 +36,7 @@ type world struct {
 	t *testing.T
 
 	mu      sync.Mutex
+	hold    bool           // calls are not executed
 	quiet   bool           // outcomes are not delivered to the instance that proposed the call
 	ran     map[string]int // proposals by call id
 	prop    *propose.Proposer
@@ -120,6 +121,10 @@ func (w *world) execute(e *contract.Event) {
 		return
 	}
 	w.mu.Lock()
+	if w.hold {
+		w.mu.Unlock()
+		return
+	}
 	w.ran[c.ID]++
 	status, code, output := w.outcome(&c, len(w.ran))
 	w.mu.Unlock()
@@ -133,6 +138,9 @@ func (w *world) execute(e *contract.Event) {
 		}
 	}
 	by := &emit.Emitter{Log: w.Log, Source: "session-runner/session-runner-1", Now: time.Now}
+	if c.Kind == KindRun {
+		by.Source = services.Work + "/work-1"
+	}
 	out := by.New(contract.EventEffectRecorded, e.Session, contract.Bytes(&rec), e)
 	seq, data, err := eventlog.AppendEvent(context.Background(), w.Log, out)
 	if err != nil {

@@ -15,11 +15,12 @@ import (
 
 // The kinds of calls for pipelines.
 const (
-	KindRun     = "tool." + pipeline.RunPack
-	KindApprove = "tool." + pipeline.ApprovalPack
-	KindList    = "tool.pipeline.list"
-	KindShow    = "tool.pipeline.show"
-	KindRuns    = "tool.pipeline.runs"
+	KindRun      = "tool." + pipeline.RunPack
+	KindSchedule = "tool." + pipeline.SchedulePack
+	KindApprove  = "tool." + pipeline.ApprovalPack
+	KindList     = "tool.pipeline.list"
+	KindShow     = "tool.pipeline.show"
+	KindRuns     = "tool.pipeline.runs"
 )
 
 // tool returns the document of a tool for pipelines.
@@ -33,6 +34,9 @@ var Tools = []contract.Tool{
 	tool(KindRun, "E1", "Runs a pipeline: the document in the arguments, or the built-in one with a name and the digest that pipeline.list returns. Each step is a call of its own, for the caller.",
 		`{"additionalProperties":false,"properties":{"digest":{"description":"digest of the document; required with pipeline","pattern":"^sha256:[0-9a-f]{64}$","type":"string"},"document":{"additionalProperties":true,"type":"object"},"inputs":{"additionalProperties":true,"type":"object"},"pipeline":{"description":"name of a built-in pipeline","maxLength":64,"type":"string"}},"type":"object"}`,
 		`{"additionalProperties":true,"properties":{"output":{},"pipeline":{"type":"string"},"run":{"type":"string"},"status":{"type":"string"}},"required":["pipeline","run","status"],"type":"object"}`),
+	tool(KindSchedule, "E1", "Runs a pipeline at the times of a schedule until the call is cancelled or its time is over. Each run is a call of its own, for the caller.",
+		`{"additionalProperties":false,"properties":{"cron":{"description":"minute, hour, day of month, month and day of week, or @hourly, @daily, @weekly, @monthly or @every DURATION","maxLength":128,"minLength":1,"type":"string"},"digest":{"description":"digest of the document; required with pipeline","pattern":"^sha256:[0-9a-f]{64}$","type":"string"},"document":{"additionalProperties":true,"type":"object"},"inputs":{"additionalProperties":true,"type":"object"},"missed":{"default":"skip","description":"what follows times at which no instance was there: nothing, or one run","enum":["skip","run"],"type":"string"},"pipeline":{"description":"name of a built-in pipeline","maxLength":64,"type":"string"},"timezone":{"default":"UTC","description":"name in the time zone database","maxLength":64,"minLength":1,"type":"string"}},"required":["cron"],"type":"object"}`,
+		`{"additionalProperties":true,"properties":{"schedule":{"type":"string"}},"required":["schedule"],"type":"object"}`),
 	tool(KindApprove, "E0", "Succeeds if people have approved the call. Policy must escalate the kind tool.pipeline.approve.",
 		`{"additionalProperties":false,"properties":{"reason":{"maxLength":4096,"type":"string"},"step":{"maxLength":64,"type":"string"}},"required":["reason"],"type":"object"}`,
 		`{"additionalProperties":false,"properties":{"approved":{"type":"boolean"}},"required":["approved"],"type":"object"}`),
@@ -49,6 +53,8 @@ func (r *Runner) Handle(ctx context.Context, w *execute.Work) execute.Result {
 	switch w.Call.Kind {
 	case KindRun:
 		return r.Run(ctx, w)
+	case KindSchedule:
+		return r.Schedule(ctx, w)
 	case KindApprove:
 		return approve(w)
 	case KindList:
