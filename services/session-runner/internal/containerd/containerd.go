@@ -223,14 +223,14 @@ func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out 
 	}
 	drained := make(chan struct{})
 	go func() { c.task.IO().Wait(); close(drained) }()
+	var oom bool
+	out.Usage, oom = usage(rpc, c.task)
 	select {
 	case <-drained:
 	case <-time.After(drainTime):
 	}
 	c.stdout.set(nil)
 	c.stderr.set(nil)
-	var oom bool
-	out.Usage, oom = usage(rpc, c.task)
 	out.Usage.EgressBytes = stop()
 	out.Exit, out.TimedOut, out.OOM = c.ended.exit, timedOut, oom && c.ended.exit != 0 && !timedOut && ctx.Err() == nil
 	out.DiskFull = c.ended.exit != 0 && !timedOut && ctx.Err() == nil && c.folders.full()

@@ -109,7 +109,11 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 		return nil, fmt.Errorf("task: %w", err)
 	}
 	undo = append(undo, func() {
-		_, err := c.task.Delete(rpc, containerd.WithProcessKill)
+		var kill []containerd.ProcessDeleteOpts
+		if c.ended == nil || c.alive() || c.ended.err != nil {
+			kill = append(kill, containerd.WithProcessKill) // else the kernel has killed all processes of the PID namespace
+		}
+		_, err := c.task.Delete(rpc, kill...)
 		r.report("task", id, err)
 	})
 	if c.ended, err = watch(rpc, c.task); err != nil {
