@@ -60,9 +60,26 @@ type EventLine struct {
 // evidence of every tenant depends on these events.
 var meshWide = []string{contract.EventCellOpened, contract.EventKeyPublished, contract.EventKeyRevoked, contract.EventLogEpochOpened}
 
-// selects reports whether typ is the name or the type of a mesh-wide event.
-func selects(typ string) bool {
-	return slices.ContainsFunc(meshWide, func(name string) bool { return typ == name || strings.Contains(typ, "."+name+".") })
+// ofType returns a filter whose service and event are those of the parameter type, which is
+// the name or the type of an event, or empty. It does not restrict the event for the name
+// under which policy allows calls: in the subjects, the executor follows it. It returns an
+// error (400) for text that is neither a name nor a type.
+func ofType(typ string) (f bus.Filter, err error) {
+	if typ == "" {
+		return f, nil
+	}
+	f.Event = typ
+	if rest, ok := strings.CutPrefix(typ, contract.TypePrefix); ok {
+		f.Service, rest, _ = strings.Cut(rest, ".")
+		f.Event, _, _ = strings.Cut(rest, ".")
+	}
+	if !contract.Token(f.Event) || strings.HasPrefix(typ, contract.TypePrefix) && !contract.Token(f.Service) {
+		return f, apierr.BadRequest("type", "want the name of an event, such as "+contract.EventEffectRecorded+", or its type")
+	}
+	if f.Event == contract.EventAllowed {
+		f.Event = ""
+	}
+	return f, nil
 }
 
 // shared reports whether an event of provision is one that callers of every tenant may
@@ -100,10 +117,16 @@ func (s *API) Events(c echo.Context) error {
 			return apierr.BadRequest("since", "want a duration like 5m or an RFC 3339 time")
 		}
 	}
-	filter := bus.Filter{Tenant: who.Tenant, Key: session}.String()
-	if session == "" && selects(typ) {
-		filter = bus.Filter{Service: services.Provision}.String()
+	selected, err := ofType(typ)
+	if err != nil {
+		return err
 	}
+	if session == "" && slices.Contains(meshWide, selected.Event) {
+		selected.Service = services.Provision
+	} else {
+		selected.Tenant, selected.Key = who.Tenant, session
+	}
+	filter := selected.String()
 	return s.lines(c, filter, c.QueryParam("follow") == "true", false, after, func(en eventlog.Entry) []byte {
 		e, err := eventlog.Open(en, filter)
 		if err != nil || typ != "" && e.Name != typ && e.Type() != typ || e.Tenant != who.Tenant && !shared(e) {

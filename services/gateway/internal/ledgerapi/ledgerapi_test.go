@@ -60,10 +60,15 @@ func TestEvents(t *testing.T) {
 	m.Do("POST", "/api/v1/packs/a", alice, `{}`, "X-Binnacle-Session: s-y")
 	const registered, proposed, recorded = contract.EventToolRegistered, contract.EventCallProposed, contract.EventEffectRecorded
 	for query, want := range map[string][]string{
-		"":                            {registered, proposed, recorded, proposed, recorded},
-		"?from=4":                     {proposed, recorded},
-		"?from=2&to=3":                {proposed, recorded},
-		"?type=" + recorded:           {recorded, recorded},
+		"":                  {registered, proposed, recorded, proposed, recorded},
+		"?from=4":           {proposed, recorded},
+		"?from=2&to=3":      {proposed, recorded},
+		"?type=" + recorded: {recorded, recorded},
+		"?type=dev.binnacle.gateway." + proposed + ".v4": {proposed, proposed},
+		"?type=dev.binnacle.policy." + proposed + ".v4":  nil,
+		"?type=" + recorded + "&from=4":                  {recorded},
+		"?session=s-y&owner=alice&type=" + recorded:      {recorded},
+		"?type=none":                  nil,
 		"?session=s-y&owner=alice":    {proposed, recorded},
 		"?session=s-y":                nil,
 		"?since=1h":                   {registered, proposed, recorded, proposed, recorded},
@@ -77,7 +82,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%q: %v, want %v", query, got, want)
 		}
 	}
-	for query, param := range map[string]string{"from=x": "from", "to=x": "to", "since=soon": "since", "session=a+b": "session"} {
+	for query, param := range map[string]string{"from=x": "from", "to=x": "to", "since=soon": "since", "session=a+b": "session", "type=a.b": "type", "type=*": "type", "type=dev.binnacle.": "type", "type=dev.binnacle.*.*.v1": "type", "type=dev.binnacle..allowed.v1": "type"} {
 		if r := m.Do("GET", "/api/v1/events?"+query, auditor, ""); r.Code != 400 || r.Param() != param {
 			t.Errorf("%s: %d %s", query, r.Code, r.Body)
 		}
@@ -112,6 +117,7 @@ func TestMeshWideEvents(t *testing.T) {
 		{"?type=" + contract.EventKeyPublished, 3, 2},
 		{"?type=dev.binnacle.provision." + contract.EventKeyPublished + ".v1", 3, 2},
 		{"?type=" + contract.EventKeyRevoked, 1, 1},
+		{"?type=dev.binnacle.policy." + contract.EventKeyRevoked + ".v1", 0, 0},
 		{"?type=" + contract.EventLogEpochOpened, 1, 1},
 		{"?type=" + contract.EventOperatorDelegated, 1, 0},
 		{"", 6, 1},
