@@ -5,6 +5,7 @@
 package observe
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,11 +190,38 @@ func (s *API) record(ctx context.Context, who *auth.Caller, session string, q *O
 		return nil, apierr.Unavailable("the observation could not be recorded now: " + err.Error())
 	case e != nil:
 		return &ObservationResponse{EventID: e.ID, Session: session}, nil
-	case at.same == nil:
+	case at.same != nil:
+		equal, err := s.equal(ctx, who.Tenant, at.same, q)
+		if err != nil {
+			return nil, apierr.Unavailable("the recorded entry cannot be read now: " + err.Error())
+		}
+		if !equal {
+			at.same = nil
+		}
+	}
+	if at.same == nil {
 		return nil, &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeConflict, Param: "/number",
 			Message: "the journal has another entry on the ledger with this number or a later one; send the entry again in a journal with another id"}
 	}
 	return &ObservationResponse{EventID: at.same.ID, Session: session, Repeated: true}, nil
+}
+
+// equal reports whether a recorded observation has the content of the request's. Erased
+// content counts as equal.
+func (s *API) equal(ctx context.Context, tenant string, recorded *contract.Event, q *ObservationRequest) (bool, error) {
+	var x events.ActionObserved
+	if err := contract.Decode(recorded.Data, &x); err != nil {
+		return false, err
+	}
+	var content contract.Content
+	if err := contract.Decode(x.Content, &content); err != nil {
+		return false, err
+	}
+	first, err := s.Blobs.In(tenant).Open(ctx, &content)
+	if errors.Is(err, contract.ErrErased) {
+		return true, nil
+	}
+	return bytes.Equal(first, q.Content), err
 }
 
 // event returns the event of an observation. Its key is the session, but it is not an event
@@ -208,7 +236,7 @@ func (s *API) event(who *auth.Caller, session string, q *ObservationRequest, con
 // state is what the ledger has of a journal of a caller in a session.
 type state struct {
 	last int64           // greatest number
-	same *contract.Event // the observation with the number of the request, if it is equal
+	same *contract.Event // the observation with the number of the request, if it is equal apart from its content
 }
 
 // add adds an event, if it is an observation of the journal.
@@ -218,7 +246,7 @@ func (at *state) add(e *contract.Event, who *auth.Caller, q *ObservationRequest)
 		return
 	}
 	at.last = max(at.last, x.Number)
-	if x.Number == q.Number && x.Action == q.Action && x.Phase == q.Phase && x.Kind == q.Kind && x.ObservedAt == q.ObservedAt && x.Status == q.Status {
+	if x.Number == q.Number && x.Action == q.Action && x.Phase == q.Phase && x.Kind == q.Kind && x.ObservedAt == q.ObservedAt && x.Status == q.Status && x.ErrorCode == q.ErrorCode {
 		at.same = e
 	}
 }

@@ -53,7 +53,8 @@ func recorded(t *testing.T, m *edgetest.Mesh) (names []string, out []events.Acti
 
 // TestRecord checks that each entry of a journal is recorded once, also if it is sent again
 // after later ones and if two journals share a session, and that nothing but observations
-// is recorded. Another entry with the number of a recorded one, and an entry with a lower
+// is recorded. Another entry with the number of a recorded one, also if only its content or error
+// code differs, and an entry with a lower
 // number than a recorded one, are conflicts. The journals of two principals are
 // different ones even if they have the same id.
 func TestRecord(t *testing.T) {
@@ -76,6 +77,9 @@ func TestRecord(t *testing.T) {
 		{"alice", entry("j", 2, ended("succeeded")), 200, true},
 		{"alice", entry("other", 1, began), 200, true},
 		{"alice", entry("j", 2, ended("failed")), 409, false},
+		{"alice", strings.Replace(entry("j", 2, ended("succeeded")), `"x"`, `"y"`, 1), 409, false},
+		{"alice", entry("j", 3, ended("failed")+`,"error_code":"timeout"`), 409, false},
+		{"alice", entry("j", 3, ended("failed")), 409, false},
 		{"alice", entry("j", 5, began), 200, false},
 		{"alice", entry("j", 4, began), 409, false},
 		{"bob", entry("j", 1, began), 200, false},
