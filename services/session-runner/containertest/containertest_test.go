@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestRuns makes runs under 300 seeds, while requests to the daemon are lost or not
+// TestRuns makes runs under 100 seeds, while requests to the daemon are lost or not
 // answered, the daemon stops and starts, and runners are killed and replaced. It checks that
 // no program runs twice, that a run which succeeds has the output of its program, which ended,
 // that a run without faults succeeds, and that no container is left.
@@ -22,7 +22,7 @@ func TestRuns(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	defer slog.SetDefault(log)
 	failed, worked := 0, 0
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRuns(t, seed)
 			r.play()
@@ -33,7 +33,7 @@ func TestRuns(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs succeeded, %d failed", worked, failed)
-	if failed < 300 || worked < 300 {
+	if failed < 200 || worked < 200 {
 		t.Errorf("%d runs succeeded and %d failed: the faults are too frequent or too rare", worked, failed)
 	}
 }
