@@ -85,7 +85,7 @@ func TestMissing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := ClientOf("x"); err == nil || !strings.Contains(err.Error(), "claude-code, codex, gemini-cli, opencode") {
+	if _, err := ClientOf("x"); err == nil || !strings.Contains(err.Error(), "claude-code, codex, cursor, gemini-cli, opencode, vscode") {
 		t.Error(err)
 	}
 }

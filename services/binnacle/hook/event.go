@@ -72,7 +72,9 @@ var clients = map[string]Client{
 	"claude-code": claude{asks: true},
 	"codex":       claude{},
 	"opencode":    openCode{},
+	"cursor":      cursor{},
 	"gemini-cli":  gemini{},
+	"vscode":      vscode{},
 }
 
 // Clients returns the names of the clients, sorted.

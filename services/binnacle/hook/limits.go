@@ -15,6 +15,15 @@ var limits = map[string][]string{
 		"OpenCode 1.18.33: there is no event for a tool that failed, so its call ends with the outcome unknown",
 		"OpenCode 1.18.33: tools of MCP servers have no prefix of their own, so they are calls of kind client.other",
 	},
+	"cursor": {
+		"Cursor: the documents follow its documentation and were not tried with the program; its hooks are installed with failClosed, so that a tool does not run if its hook failed",
+		"Cursor: completions in the editor (Tab) and what its background agents do on other machines run no hook of this machine; tools whose names have no kind of their own are calls of kind client.other",
+	},
+	"vscode": {
+		"VS Code: the documents follow its documentation (a preview) and were not tried with the program; a hook that fails with another status than 2, or does not answer before its timeout, does not stop the tool",
+		"VS Code: there is no event for a tool that failed, so its call ends with the outcome unknown; tools whose names have no kind of their own, such as editFiles, are calls of kind client.other",
+		"VS Code also runs the hooks in .claude/settings.json: install either those of claude-code or these",
+	},
 	"gemini-cli": {
 		"Gemini CLI: the documents follow its documentation and were not tried with the program",
 	},

@@ -104,15 +104,15 @@ var tools = map[string]func(p *Place, in map[string]any) *Action{}
 
 func init() {
 	for names, f := range map[string]func(*Place, map[string]any) *Action{
-		"bash shell run_shell_command local_shell exec_command unified_exec shell_command monitor": shellAction,
-		"read notebookread read_file view":                     fileAction(clientkind.FileRead),
-		"glob grep ls list list_directory search_file_content": searchAction,
-		"write write_file":                                     fileAction(clientkind.FileWrite),
-		"edit multiedit notebookedit replace":                  fileAction(clientkind.FileEdit),
-		"apply_patch patch":                                    patchAction,
-		"webfetch web_fetch":                                   fetchAction,
-		"websearch web_search google_web_search":               searchWeb,
-		"task agent subagent spawn_agent":                      subagentAction,
+		"bash shell run_shell_command local_shell exec_command unified_exec shell_command monitor run_in_terminal runterminalcommand": shellAction,
+		"read notebookread read_file readfile view":                                        fileAction(clientkind.FileRead),
+		"glob grep ls list list_dir list_directory search_file_content":                    searchAction,
+		"write write_file create_file createfile":                                          fileAction(clientkind.FileWrite),
+		"edit multiedit notebookedit replace replace_string_in_file insert_edit_into_file": fileAction(clientkind.FileEdit),
+		"apply_patch patch":                      patchAction,
+		"webfetch web_fetch":                     fetchAction,
+		"websearch web_search google_web_search": searchWeb,
+		"task agent subagent spawn_agent":        subagentAction,
 	} {
 		for n := range strings.FieldsSeq(names) {
 			tools[n] = f
@@ -129,7 +129,7 @@ func shellAction(p *Place, in map[string]any) *Action {
 		return nil
 	}
 	at := *p
-	if dir := text(in, "workdir", "cwd", "directory"); dir != "" {
+	if dir := text(in, "workdir", "working_directory", "cwd", "directory"); dir != "" {
 		at.CWD = p.locate(p.CWD, dir).Path
 	}
 	l := at.Shell(command)

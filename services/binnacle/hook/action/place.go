@@ -153,7 +153,7 @@ func secret(name string) bool {
 
 // guardedParts lists names of files and folders that configure agents and their hooks, or
 // name programs that other programs run. Those with a slash are matched as a sequence.
-var guardedParts = []string{".claude", ".codex", ".opencode", "opencode.json", "opencode.jsonc", ".gemini", ".cursor", ".vscode", ".mcp.json", ".binnacle", ".config/binnacle", ".config/opencode", ".git/hooks", ".git/config", ".git/info", ".gitmodules",
+var guardedParts = []string{".claude", ".codex", ".opencode", "opencode.json", "opencode.jsonc", ".gemini", ".cursor", ".vscode", ".copilot", ".github/hooks", ".local/state/binnacle", ".mcp.json", ".binnacle", ".config/binnacle", ".config/opencode", ".git/hooks", ".git/config", ".git/info", ".gitmodules",
 	".husky", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".zprofile", ".config/fish", ".config/git", ".gitconfig", ".config/systemd", ".config/autostart", "authorized_keys", "crontab", ".ssh"}
 
 // guarded reports whether a path is one of guardedParts or below one of them, or has the name .git. Folders

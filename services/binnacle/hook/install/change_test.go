@@ -114,6 +114,8 @@ func TestHooks(t *testing.T) {
 	for client, want := range map[string]struct{ user, project, event, group string }{
 		"claude-code": {".claude/settings.json", ".claude/settings.json", "SessionEnd", `{"hooks":[{"type":"command","command":"/opt/binnacle hook run claude-code","timeout":330}]}`},
 		"codex":       {".codex/hooks.json", ".codex/hooks.json", "PreToolUse", `{"matcher":"*","hooks":[{"type":"command","command":"/opt/binnacle hook run codex","timeout":330}]}`},
+		"cursor":      {".cursor/hooks.json", ".cursor/hooks.json", "preToolUse", `{"type":"command","command":"/opt/binnacle hook run cursor","timeout":330,"failClosed":true}`},
+		"vscode":      {".copilot/hooks/binnacle.json", ".github/hooks/binnacle.json", "PreToolUse", `{"type":"command","command":"/opt/binnacle hook run vscode","timeout":330}`},
 		"gemini-cli":  {".gemini/settings.json", ".gemini/settings.json", "BeforeTool", `{"matcher":"*","hooks":[{"type":"command","command":"/opt/binnacle hook run gemini-cli","timeout":330000}]}`},
 		"opencode":    {".config/opencode/plugin/binnacle.js", ".opencode/plugin/binnacle.js", "", ""},
 	} {
@@ -128,7 +130,7 @@ func TestHooks(t *testing.T) {
 		if want.group == "" {
 			continue
 		}
-		const mine = `{"hooks":{"SessionStart":[{"hooks":[{"command":"binnacle backup"},{"command":"other hook run codex"}]}],"A":[],"B":[],"C":[],"D":[],"E":[]},"n":1}`
+		const mine = `{"version":1,"hooks":{"SessionStart":[{"hooks":[{"command":"binnacle backup"},{"command":"other hook run codex"}]}],"A":[],"B":[],"C":[],"D":[],"E":[]},"n":1}`
 		put(t, x.Path(), mine)
 		c := change(t, x, true)
 		var doc struct{ Hooks map[string][]json.RawMessage }

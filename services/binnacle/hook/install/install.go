@@ -34,6 +34,9 @@ type layout struct {
 	matched       []string // events whose groups have a matcher
 	perSecond     int      // unit of the timeout: 1 for seconds, 1000 for milliseconds
 	plugin        bool     // the file is a plugin of our own
+	flat          bool     // the hooks are in the list of their event itself, without groups
+	closed        bool     // an entry states that the tool does not run if its hook failed
+	version       int      // version of the format, which the file states; 0 if it states none
 }
 
 var layouts = map[string]layout{
@@ -41,7 +44,11 @@ var layouts = map[string]layout{
 		events: []string{"PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart", "SessionEnd", "SubagentStart", "SubagentStop"}},
 	"codex":      {user: ".codex/hooks.json", project: ".codex/hooks.json", perSecond: 1, matched: []string{"PreToolUse", "PostToolUse"}, events: []string{"PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart"}},
 	"gemini-cli": {user: ".gemini/settings.json", project: ".gemini/settings.json", perSecond: 1000, matched: []string{"BeforeTool", "AfterTool"}, events: []string{"BeforeTool", "AfterTool", "BeforeAgent", "SessionStart", "SessionEnd"}},
-	"opencode":   {user: ".config/opencode/plugin/binnacle.js", project: ".opencode/plugin/binnacle.js", plugin: true},
+	"cursor": {user: ".cursor/hooks.json", project: ".cursor/hooks.json", perSecond: 1, flat: true, closed: true, version: 1,
+		events: []string{"preToolUse", "postToolUse", "postToolUseFailure", "beforeSubmitPrompt", "sessionStart", "sessionEnd"}},
+	"vscode": {user: ".copilot/hooks/binnacle.json", project: ".github/hooks/binnacle.json", perSecond: 1, flat: true,
+		events: []string{"PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart", "SubagentStart", "SubagentStop", "Stop"}},
+	"opencode": {user: ".config/opencode/plugin/binnacle.js", project: ".opencode/plugin/binnacle.js", plugin: true},
 }
 
 // group is an element of the list of an event.
@@ -55,6 +62,7 @@ type entry struct {
 	Type    string `json:"type"`
 	Command string `json:"command"`
 	Timeout int    `json:"timeout"`
+	Closed  bool   `json:"failClosed,omitempty"`
 }
 
 // Clients returns the names of the clients, sorted.
@@ -101,20 +109,34 @@ func (t *Target) Install() (*Change, error) {
 	if text, err = t.without(text, path); err != nil {
 		return nil, err
 	}
-	for _, event := range l.events {
-		group := group{Hooks: []entry{{Type: "command", Command: t.Command, Timeout: t.Timeout * l.perSecond}}}
-		if slices.Contains(l.matched, event) {
-			group.Matcher = "*"
+	if l.version != 0 && !gjson.GetBytes(text, "version").Exists() {
+		if text, err = sjson.SetBytes(text, "version", l.version); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
+	}
+	for _, event := range l.events {
 		if list := gjson.GetBytes(text, "hooks."+event); list.Exists() && !list.IsArray() {
 			return nil, fmt.Errorf("%s: hooks.%s is not an array; correct it first", path, event)
 		}
-		if text, err = sjson.SetBytes(text, "hooks."+event+".-1", group); err != nil {
+		if text, err = sjson.SetBytes(text, "hooks."+event+".-1", l.element(t, event)); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	c.After = text
 	return c, nil
+}
+
+// element returns the element of the list of an event.
+func (l *layout) element(t *Target, event string) any {
+	e := entry{Type: "command", Command: t.Command, Timeout: t.Timeout * l.perSecond, Closed: l.closed}
+	if l.flat {
+		return e
+	}
+	g := group{Hooks: []entry{e}}
+	if slices.Contains(l.matched, event) {
+		g.Matcher = "*"
+	}
+	return g
 }
 
 // ours reports whether a hook's command line is one of Binnacle for the client.
@@ -137,6 +159,9 @@ func (t *Target) without(text []byte, path string) ([]byte, error) {
 		groups := list.Array()
 		for i := len(groups) - 1; i >= 0; i-- {
 			inner := groups[i].Get("hooks").Array()
+			if !groups[i].Get("hooks").Exists() {
+				inner = groups[i : i+1] // an entry without a group
+			}
 			for j := len(inner) - 1; j >= 0; j-- {
 				if !t.ours(inner[j].Get("command").String()) {
 					continue
@@ -221,7 +246,7 @@ func (t *Target) Installed() (bool, error) {
 	for _, event := range l.events {
 		found := false
 		for _, group := range gjson.GetBytes(b, "hooks."+event).Array() {
-			for _, h := range group.Get("hooks").Array() {
+			for _, h := range append(group.Get("hooks").Array(), group) {
 				found = found || t.ours(h.Get("command").String())
 			}
 		}
