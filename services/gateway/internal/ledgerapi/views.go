@@ -37,12 +37,12 @@ func (s *API) View(c echo.Context) error {
 	own := s.Queries.In(who.Tenant)
 	path := c.Param("service")
 	if !contract.Token(path) {
-		return apierr.BadRequest("service", "service not found")
+		return apierr.BadRequest("service", "want the name of a service or of one of its views, such as policy")
 	}
 	v, service, ok := services.ViewAt(path)
 	switch {
 	case !ok:
-		return apierr.Unavailable("no service has a view " + path)
+		return apierr.NotFound("not found: no service has a view " + path)
 	case v.Verb == "":
 		return s.ownView(c, &v)
 	}
