@@ -398,19 +398,19 @@ func TestSubscribe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	received := func() int {
+	received := func() []string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return len(c.got)
+		return slices.Clone(c.got)
 	}
-	for received() == 0 { // the stream of notifications opens after the response
+	for len(received()) == 0 { // the stream of notifications opens after the response
 		if err := srv.ResourceUpdated(t.Context(), &mcp.ResourceUpdatedNotificationParams{URI: uri}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	if c.got[0] != mcpdoc.Updated {
-		t.Error(c.got)
+	if got := received(); got[0] != mcpdoc.Updated {
+		t.Error(got)
 	}
 	stop()
 	<-closed

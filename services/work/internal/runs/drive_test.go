@@ -21,11 +21,8 @@ func one(members string) string {
 // nothing is recorded then; any other is repeated, after a delay or when its call is
 // proposed again. No call is made twice.
 func TestAppendRefused(t *testing.T) {
-	whole := newWorld(t)
-	counting := &instance{world: whole}
-	done, _ := whole.begin(t.Context(), counting, "c-run", eight)
-	<-done
-	for n := 1; n <= counting.appends; n++ {
+	appends := appendsOf(t)
+	for n := 1; n <= appends; n++ {
 		synctest.Test(t, func(t *testing.T) {
 			w, began := newWorld(t), time.Now()
 			done, _ := w.begin(t.Context(), &instance{world: w, full: n}, "c-run", eight)
@@ -43,32 +40,36 @@ func TestAppendRefused(t *testing.T) {
 
 // TestCodes checks the error code and the status of a run whose step ends in a way.
 func TestCodes(t *testing.T) {
-	for _, x := range []struct{ status, code, want string }{
-		{contract.Failed, contract.CodeConflict, contract.CodeConflict},
-		{contract.Failed, "", contract.CodeHandlerFailed},
-		{contract.TimedOut, "", contract.CodeHandlerFailed},
-		{contract.Denied, "", contract.CodeDenied},
-		{contract.Denied, contract.CodeResourceExhausted, contract.CodeResourceExhausted},
-	} {
-		w := newWorld(t)
-		w.outcome = func(*contract.Call, int) (string, string, any) { return x.status, x.code, nil }
-		res := w.run(t.Context(), "c-run", one(""))
-		if res.Status != contract.Failed || res.ErrorCode != x.want || res.EffectType != "pipeline" || !strings.Contains(res.ErrorMessage, "step a ended: "+x.status) {
-			t.Errorf("%+v: %+v", x, res)
+	synctest.Test(t, func(t *testing.T) {
+		for _, x := range []struct{ status, code, want string }{
+			{contract.Failed, contract.CodeConflict, contract.CodeConflict},
+			{contract.Failed, "", contract.CodeHandlerFailed},
+			{contract.TimedOut, "", contract.CodeHandlerFailed},
+			{contract.Denied, "", contract.CodeDenied},
+			{contract.Denied, contract.CodeResourceExhausted, contract.CodeResourceExhausted},
+		} {
+			w := newWorld(t)
+			w.outcome = func(*contract.Call, int) (string, string, any) { return x.status, x.code, nil }
+			res := w.run(t.Context(), "c-run", one(""))
+			if res.Status != contract.Failed || res.ErrorCode != x.want || res.EffectType != "pipeline" || !strings.Contains(res.ErrorMessage, "step a ended: "+x.status) {
+				t.Errorf("%+v: %+v", x, res)
+			}
 		}
-	}
+	})
 }
 
 // TestNoOutput checks that a step whose output is not stored, or that has none, has the
 // output null.
 func TestNoOutput(t *testing.T) {
-	for _, out := range []any{nil, withheld} {
-		w := newWorld(t)
-		w.outcome = func(*contract.Call, int) (string, string, any) { return contract.Succeeded, "", out }
-		if res := w.run(t.Context(), "c-run", one("")); string(res.Output) != `{"output":null,"pipeline":"one","run":"c-run","status":"succeeded"}` {
-			t.Errorf("%v: %+v", out, res)
+	synctest.Test(t, func(t *testing.T) {
+		for _, out := range []any{nil, withheld} {
+			w := newWorld(t)
+			w.outcome = func(*contract.Call, int) (string, string, any) { return contract.Succeeded, "", out }
+			if res := w.run(t.Context(), "c-run", one("")); string(res.Output) != `{"output":null,"pipeline":"one","run":"c-run","status":"succeeded"}` {
+				t.Errorf("%v: %+v", out, res)
+			}
 		}
-	}
+	})
 }
 
 // TestDeadline checks that the call of a step may take as long as its step permits, and not
@@ -136,13 +137,15 @@ func TestPlaces(t *testing.T) {
 // TestProblems checks that the error of a document names its first problem, and the number
 // of the others if there are any.
 func TestProblems(t *testing.T) {
-	for args, want := range map[string]string{
-		one(`,"version":"v2"`): `/document/steps/0/version: the mesh has pack "echo" in another version than "v2"`,
-		`{"document":{"name":"x","steps":[{"id":"a","pack":"no"},{"id":"b","pack":"no"},{"id":"c","pack":"no"}]}}`: `/document/steps/0/pack: the mesh has no pack "no": 'binnacle pack list' lists them (and 2 more problems)`,
-	} {
-		res := newWorld(t).run(context.Background(), "c-run", args)
-		if res.ErrorCode != contract.CodeInvalidInput || res.ErrorMessage != want {
-			t.Errorf("%s: %+v", args, res)
+	synctest.Test(t, func(t *testing.T) {
+		for args, want := range map[string]string{
+			one(`,"version":"v2"`): `/document/steps/0/version: the mesh has pack "echo" in another version than "v2"`,
+			`{"document":{"name":"x","steps":[{"id":"a","pack":"no"},{"id":"b","pack":"no"},{"id":"c","pack":"no"}]}}`: `/document/steps/0/pack: the mesh has no pack "no": 'binnacle pack list' lists them (and 2 more problems)`,
+		} {
+			res := newWorld(t).run(context.Background(), "c-run", args)
+			if res.ErrorCode != contract.CodeInvalidInput || res.ErrorMessage != want {
+				t.Errorf("%s: %+v", args, res)
+			}
 		}
-	}
+	})
 }

@@ -219,15 +219,17 @@ const eightOutput = `{"output":{"all":[{"at":0,"item":"x"},{"at":1,"item":"y"}],
 
 // TestEight checks a run of eight steps: its output, and that each call is made once.
 func TestEight(t *testing.T) {
-	w := newWorld(t)
-	res := w.run(t.Context(), "c-run", eight)
-	if string(res.Output) != eightOutput {
-		t.Fatalf("%+v", res)
-	}
-	if n := len(w.ran); n != 8 {
-		t.Errorf("%d calls", n)
-	}
-	once(t, w)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		res := w.run(t.Context(), "c-run", eight)
+		if string(res.Output) != eightOutput {
+			t.Fatalf("%+v", res)
+		}
+		if n := len(w.ran); n != 8 {
+			t.Errorf("%d calls", n)
+		}
+		once(t, w)
+	})
 }
 
 // once checks that no call was proposed twice.
@@ -245,17 +247,25 @@ func once(t *testing.T, w *world) {
 // outcomes of calls that were proposed before are delivered to the instance that ends, or
 // to no instance.
 func TestKilled(t *testing.T) {
-	whole := newWorld(t)
-	counting := &instance{world: whole}
-	done, _ := whole.begin(t.Context(), counting, "c-run", eight)
-	<-done
+	appends := appendsOf(t)
 	for _, quiet := range []bool{false, true} {
-		for n := 1; n <= counting.appends; n++ {
+		for n := 1; n <= appends; n++ {
 			for _, after := range []bool{false, true} {
 				synctest.Test(t, func(t *testing.T) { killed(t, quiet, n, after) })
 			}
 		}
 	}
+}
+
+// appendsOf returns the number of appends of a run of the pipeline eight.
+func appendsOf(t *testing.T) (n int) {
+	synctest.Test(t, func(t *testing.T) {
+		i := &instance{world: newWorld(t)}
+		done, _ := i.begin(t.Context(), i, "c-run", eight)
+		<-done
+		n = i.appends
+	})
+	return n
 }
 
 // killed runs the pipeline eight on an instance that ends before or after its n-th append,
@@ -326,56 +336,60 @@ func names(w *world) string {
 // TestRetry checks that a step is called again for the error codes that it names, with
 // another call id, and that the run fails with the code of the last attempt.
 func TestRetry(t *testing.T) {
-	doc := func(retry string) string {
-		return `{"document":{"name":"r","steps":[{"id":"a","pack":"echo","retry":` + retry + `}]}}`
-	}
-	failing := func(until int) func(*contract.Call, int) (string, string, any) {
-		return func(_ *contract.Call, n int) (string, string, any) {
-			if n < until {
-				return contract.Failed, contract.CodeUnavailable, nil
+	synctest.Test(t, func(t *testing.T) {
+		doc := func(retry string) string {
+			return `{"document":{"name":"r","steps":[{"id":"a","pack":"echo","retry":` + retry + `}]}}`
+		}
+		failing := func(until int) func(*contract.Call, int) (string, string, any) {
+			return func(_ *contract.Call, n int) (string, string, any) {
+				if n < until {
+					return contract.Failed, contract.CodeUnavailable, nil
+				}
+				return contract.Succeeded, "", map[string]any{"n": n}
 			}
-			return contract.Succeeded, "", map[string]any{"n": n}
 		}
-	}
-	for _, x := range []struct {
-		retry string
-		until int
-		calls int
-		code  string
-	}{
-		{`{"attempts":3,"delay_ms":1}`, 3, 3, ""},
-		{`{"attempts":2,"delay_ms":1}`, 3, 2, contract.CodeUnavailable},
-		{`{"attempts":3,"delay_ms":1,"codes":["timeout"]}`, 3, 1, contract.CodeUnavailable},
-		{`{"attempts":3,"delay_ms":1,"codes":["unavailable"]}`, 2, 2, ""},
-	} {
-		w := newWorld(t)
-		w.outcome = failing(x.until)
-		res := w.run(t.Context(), "c-run", doc(x.retry))
-		if res.ErrorCode != x.code || len(w.ran) != x.calls {
-			t.Errorf("%s: %d calls, %+v", x.retry, len(w.ran), res)
+		for _, x := range []struct {
+			retry string
+			until int
+			calls int
+			code  string
+		}{
+			{`{"attempts":3,"delay_ms":1}`, 3, 3, ""},
+			{`{"attempts":2,"delay_ms":1}`, 3, 2, contract.CodeUnavailable},
+			{`{"attempts":3,"delay_ms":1,"codes":["timeout"]}`, 3, 1, contract.CodeUnavailable},
+			{`{"attempts":3,"delay_ms":1,"codes":["unavailable"]}`, 2, 2, ""},
+		} {
+			w := newWorld(t)
+			w.outcome = failing(x.until)
+			res := w.run(t.Context(), "c-run", doc(x.retry))
+			if res.ErrorCode != x.code || len(w.ran) != x.calls {
+				t.Errorf("%s: %d calls, %+v", x.retry, len(w.ran), res)
+			}
 		}
-	}
+	})
 }
 
 // TestRefused checks the errors of calls with wrong arguments, which make no call.
 func TestRefused(t *testing.T) {
-	for args, want := range map[string]string{
-		`{}`: "/document: give either",
-		`{"document":{"name":"x","steps":[{"id":"a","pack":"none"}]}}`:                            `/document/steps/0/pack: the mesh has no pack "none"`,
-		`{"document":{"name":"x","steps":[{"id":"a","pack":"pipeline.run"}]}}`:                    "/document/steps/0/pack: a step cannot call",
-		`{"document":{"name":"x","required":["q"],"steps":[{"id":"a","pack":"echo"}]}}`:           "/inputs/q: is required",
-		`{"document":{"name":"x","steps":[{"id":"a","pack":"echo"}]},"inputs":{"q":"{{TOPIC}}"}}`: "/inputs/q: the placeholder {{TOPIC}}",
-		`{"document":{"name":"x","steps":[{"id":"a","pack":"echo"}]},"digest":"sha256:0"}`:        "/digest: the document",
-		`{"pipeline":"none"}`:        "/pipeline: there is no",
-		`{"pipeline":"scrape-deck"}`: "/digest: is required",
-		`{"document":{"name":"x","steps":[{"id":"a","pack":"e"}]},"inputs":[]}`: "/inputs: want an object",
-	} {
-		w := newWorld(t)
-		res := w.run(t.Context(), "c-run", args)
-		if !strings.HasPrefix(res.ErrorMessage, want) || res.ErrorCode == "" || w.Size() != 0 {
-			t.Errorf("%s: %+v", args, res)
+	synctest.Test(t, func(t *testing.T) {
+		for args, want := range map[string]string{
+			`{}`: "/document: give either",
+			`{"document":{"name":"x","steps":[{"id":"a","pack":"none"}]}}`:                            `/document/steps/0/pack: the mesh has no pack "none"`,
+			`{"document":{"name":"x","steps":[{"id":"a","pack":"pipeline.run"}]}}`:                    "/document/steps/0/pack: a step cannot call",
+			`{"document":{"name":"x","required":["q"],"steps":[{"id":"a","pack":"echo"}]}}`:           "/inputs/q: is required",
+			`{"document":{"name":"x","steps":[{"id":"a","pack":"echo"}]},"inputs":{"q":"{{TOPIC}}"}}`: "/inputs/q: the placeholder {{TOPIC}}",
+			`{"document":{"name":"x","steps":[{"id":"a","pack":"echo"}]},"digest":"sha256:0"}`:        "/digest: the document",
+			`{"pipeline":"none"}`:        "/pipeline: there is no",
+			`{"pipeline":"scrape-deck"}`: "/digest: is required",
+			`{"document":{"name":"x","steps":[{"id":"a","pack":"e"}]},"inputs":[]}`: "/inputs: want an object",
+		} {
+			w := newWorld(t)
+			res := w.run(t.Context(), "c-run", args)
+			if !strings.HasPrefix(res.ErrorMessage, want) || res.ErrorCode == "" || w.Size() != 0 {
+				t.Errorf("%s: %+v", args, res)
+			}
 		}
-	}
+	})
 }
 
 // TestSingleFlight checks that a second run of the same pipeline with the same inputs for
@@ -447,28 +461,30 @@ func (w *world) count(name string) (n int) {
 // TestContinuedTimeout checks that the timeout of a run that another instance began counts
 // from the start of the run, also if a second read of its first event fails.
 func TestContinuedTimeout(t *testing.T) {
-	const document = `{"name":"late","steps":[{"id":"a","pack":"echo","input":{"n":1}}],"timeout_s":60}`
-	doc, err := pipeline.Parse([]byte(document))
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest, err := pipeline.Digest([]byte(document))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for age, want := range map[time.Duration]string{0: "", time.Hour: contract.TimedOut} {
-		w := newWorld(t)
-		by := &emit.Emitter{Log: w.Log, Source: services.Work + "/work-2", Now: func() time.Time { return time.Now().Add(-age) }}
-		started := by.New(contract.EventPipelineStarted, flow.Key("t", "ann", digest, []byte("{}")), contract.Bytes(flow.New("c-run", doc, map[string]any{}).Started(digest)), cause("c-run"))
-		seq, _, err := eventlog.AppendEvent(t.Context(), w.Log, started)
+	synctest.Test(t, func(t *testing.T) {
+		const document = `{"name":"late","steps":[{"id":"a","pack":"echo","input":{"n":1}}],"timeout_s":60}`
+		doc, err := pipeline.Parse([]byte(document))
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, _ := w.begin(t.Context(), &instance{world: w, lost: seq}, "c-run", `{"document":`+document+`}`)
-		if res := <-done; res.Status != want || res.ErrorCode == "" != (want == "") {
-			t.Errorf("begun %s ago: %+v", age, res)
+		digest, err := pipeline.Digest([]byte(document))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		for age, want := range map[time.Duration]string{0: "", time.Hour: contract.TimedOut} {
+			w := newWorld(t)
+			by := &emit.Emitter{Log: w.Log, Source: services.Work + "/work-2", Now: func() time.Time { return time.Now().Add(-age) }}
+			started := by.New(contract.EventPipelineStarted, flow.Key("t", "ann", digest, []byte("{}")), contract.Bytes(flow.New("c-run", doc, map[string]any{}).Started(digest)), cause("c-run"))
+			seq, _, err := eventlog.AppendEvent(t.Context(), w.Log, started)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done, _ := w.begin(t.Context(), &instance{world: w, lost: seq}, "c-run", `{"document":`+document+`}`)
+			if res := <-done; res.Status != want || res.ErrorCode == "" != (want == "") {
+				t.Errorf("begun %s ago: %+v", age, res)
+			}
+		}
+	})
 }
 
 // TestApprove checks that an approval succeeds only if people have approved the call.
