@@ -15,13 +15,13 @@ type noticeReceiver struct {
 
 	mu       sync.Mutex
 	open     bool
-	refused  map[string]int    // attempts by id of the notice
+	refused  int               // attempts
 	accepted map[string]string // status of the job by id of its call
 }
 
 // newNoticeReceiver starts a receiver, which is closed when the test ends.
 func newNoticeReceiver(t *testing.T) *noticeReceiver {
-	r := &noticeReceiver{refused: map[string]int{}, accepted: map[string]string{}}
+	r := &noticeReceiver{accepted: map[string]string{}}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		raw, err := io.ReadAll(q.Body)
 		var n struct {
@@ -35,7 +35,7 @@ func newNoticeReceiver(t *testing.T) *noticeReceiver {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if !r.open {
-			r.refused[n.ID]++
+			r.refused++
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
@@ -52,11 +52,11 @@ func (r *noticeReceiver) accept() {
 	r.open = true
 }
 
-// counts returns the number of notices that were refused, and of those that were accepted.
-func (r *noticeReceiver) counts() (refused, accepted int) {
+// attempts returns the number of attempts that were refused.
+func (r *noticeReceiver) attempts() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.refused), len(r.accepted)
+	return r.refused
 }
 
 // status returns the status in the accepted notice about a call, or "".

@@ -156,6 +156,6 @@ func (s *Service) serve() {
 	rpc.Serve(srv, events.ArtifactListQuery, s.queryList)
 	rpc.Serve(srv, events.ArtifactInfoQuery, s.queryInfo)
 	rpc.Serve(srv, events.ArtifactUsageQuery, s.queryUsage)
-	rpc.Serve(srv, events.PipelineRunQuery, s.queryRun)
-	rpc.Serve(srv, events.PipelineRunsQuery, s.queryRuns)
+	rpc.Serve(srv, events.PipelineRunQuery, s.pipelines.queryRun)
+	rpc.Serve(srv, events.PipelineRunsQuery, s.pipelines.queryRuns)
 }

@@ -45,9 +45,9 @@ func (s *Service) queryUsage(ctx context.Context, _ *events.ArtifactUsageRequest
 }
 
 // queryRun handles the query pipeline_run.
-func (s *Service) queryRun(ctx context.Context, q *events.PipelineRunRequest) (out events.PipelineRun, err error) {
+func (p *pipelines) queryRun(ctx context.Context, q *events.PipelineRunRequest) (out events.PipelineRun, err error) {
 	found := false
-	if err := s.pipelines.read(ctx, func(b *flow.Board) {
+	if err := p.read(ctx, func(b *flow.Board) {
 		if r := b.Get(transient.Tenant(ctx), q.Actor, q.Run); r != nil {
 			out, found = *r, true
 		}
@@ -61,9 +61,9 @@ func (s *Service) queryRun(ctx context.Context, q *events.PipelineRunRequest) (o
 }
 
 // queryRuns handles the query pipeline_runs.
-func (s *Service) queryRuns(ctx context.Context, q *events.PipelineRunsRequest) (out []events.PipelineRun, err error) {
+func (p *pipelines) queryRuns(ctx context.Context, q *events.PipelineRunsRequest) (out []events.PipelineRun, err error) {
 	out = []events.PipelineRun{}
-	err = s.pipelines.read(ctx, func(b *flow.Board) {
+	err = p.read(ctx, func(b *flow.Board) {
 		for _, r := range b.List(transient.Tenant(ctx), q.Actor, int(min(max(q.Limit, 1), maxList))) {
 			out = append(out, *r)
 		}
