@@ -26,7 +26,7 @@ type permit struct {
 	// away; see Runner.Watch.
 	Action string `json:"action,omitempty"` // digest that its entries in the journal have
 	Kind   string `json:"kind,omitempty"`
-	Ended  bool   `json:"ended,omitempty"` // the journal had its end
+	Ended  bool   `json:"ended,omitempty"` // the end of the action was written into the journal
 }
 
 // fileBefore is a file that the tool was to change; Digest is empty if it did not exist.
@@ -86,12 +86,11 @@ func (r *Runner) keep(o *Outcome) error {
 
 // flush reports the stored outcomes, and entries of the journal for at most flushWithin.
 func (r *Runner) flush(ctx context.Context) error {
-	if err := r.reportOutcomes(ctx); errors.Is(err, ErrAway) {
+	err := r.reportOutcomes(ctx)
+	if errors.Is(err, ErrAway) {
 		return err
-	} else if err != nil {
-		return errors.Join(err, r.flushJournal(ctx, flushWithin))
 	}
-	return r.flushJournal(ctx, flushWithin)
+	return errors.Join(err, r.flushJournal(ctx))
 }
 
 // reportOutcomes reports the stored outcomes. An outcome that the mesh rejects is removed, and the

@@ -24,8 +24,8 @@ import (
 const flushWithin = 2 * time.Second
 
 // journalPath returns the path of the journal. There is one for each address of a mesh and
-// each principal, so that entries are reported as those of the principal who was in
-// control. If the token does not name its principal, the journal is that of the token.
+// each principal, so that an entry is reported with a token of the principal for whom it was
+// written. If the token does not name its principal, the journal is that of the token.
 func (r *Runner) journalPath() (string, error) {
 	tok, err := r.Mesh.Token()
 	if err != nil {
@@ -64,8 +64,8 @@ func (r *Runner) locked(do func(*journal.Journal) error) error {
 }
 
 // watch lets a tool run that no policy could decide, after it has written the action into
-// the journal. If the hook is repeated because its process was killed, the action is not
-// written again.
+// the journal. If that fails, it denies the tool. If the hook is repeated within
+// repeatWithin because its process was killed, the action is not written again.
 func (r *Runner) watch(name string, e *Event, act *action.Action, p *Proposal) Verdict {
 	path := r.permitPath(name, e)
 	own := permit{ArgsDigest: p.Key, Input: e.inputDigest(), Files: digests(act.Files), Action: p.Key, Kind: act.Kind}
@@ -108,7 +108,8 @@ func since(at string) bool {
 	return err == nil && time.Since(t) < repeatWithin
 }
 
-// watched writes the end of an action that no policy decided into the journal, once.
+// watched writes the end of an action that no policy decided into the journal, once, and
+// removes its permit.
 func (r *Runner) watched(name string, e *Event, p *permit, o *Outcome) error {
 	path := r.permitPath(name, e)
 	return r.locked(func(j *journal.Journal) error {
@@ -140,8 +141,9 @@ func ended(name string, e *Event, p *permit, o *Outcome, file string) journal.En
 		Session: sessionName(name, e.Session), File: file}
 }
 
-// settle makes the permits agree with the journal, before entries leave it: a hook that was
-// killed between the journal and the permit is repeated by its client.
+// settle makes the permits agree with the journal before entries leave it. They may differ
+// after a hook was killed between writing the journal and the permit; its client then
+// repeats the hook, which must not write a second entry.
 func (r *Runner) settle(j *journal.Journal) error {
 	for i := range j.Entries {
 		e := &j.Entries[i]
@@ -176,8 +178,8 @@ type Flushed struct {
 	Remain   int `json:"remain"`   // entries that remain in the journal
 }
 
-// Flush reports the entries of the journal in their order. The error is the reason why
-// entries remain.
+// Flush reports the entries that the journal has when it begins, in their order. If the error
+// is nil, each of them is on the ledger or was set aside.
 func (r *Runner) Flush(ctx context.Context) (Flushed, error) {
 	path, err := r.journalPath()
 	if err != nil || !journal.Exists(path) {
@@ -224,7 +226,7 @@ func (r *Runner) pending(j *journal.Journal) (string, []journal.Entry, error) {
 }
 
 // send reports entries until the first error other than a refusal of one entry. It returns
-// how many have an answer, and the numbers of those that were refused.
+// how many were recorded or refused, and the numbers of those that were refused.
 func (r *Runner) send(ctx context.Context, id string, entries []journal.Entry) (sent int, wrong map[int64]bool, stopped error) {
 	wrong = map[int64]bool{}
 	for i := range entries {
@@ -240,10 +242,9 @@ func (r *Runner) send(ctx context.Context, id string, entries []journal.Entry) (
 	return len(entries), wrong, nil
 }
 
-// flushJournal calls Flush for at most the given time. What remains is reported by the next
-// hook.
-func (r *Runner) flushJournal(ctx context.Context, within time.Duration) error {
-	short, cancel := context.WithTimeout(ctx, within)
+// flushJournal calls Flush for at most flushWithin.
+func (r *Runner) flushJournal(ctx context.Context) error {
+	short, cancel := context.WithTimeout(ctx, flushWithin)
 	defer cancel()
 	f, err := r.Flush(short)
 	if short.Err() != nil && ctx.Err() == nil {
