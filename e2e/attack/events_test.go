@@ -178,7 +178,7 @@ func forgedEvents(t *testing.T, m *harness.Mesh) {
 	}
 	session := r.Header.Get("X-Binnacle-Session-Id")
 	sample := recordedOf(t, m, session, r.Header.Get("X-Binnacle-Call-Id"))[0]
-	t.Run("calls", func(t *testing.T) { // ends when its parts have ended, which mostly wait
+	t.Run("calls", func(t *testing.T) { // returns when its parallel subtests, which mostly wait, have ended
 		for name, forge := range map[string]func(*testing.T){
 			"that its caller executes":       func(t *testing.T) { forgedLent(t, m, &sample) },
 			"that an executor executes":      func(t *testing.T) { forgedWaiting(t, m, &sample) },

@@ -22,7 +22,7 @@ var usual = []string{"Users", "bin", "boot", "dev", "etc", "home", "lib", "lib64
 // roots returns the common root folders and the names in the root folder of this host.
 var roots = sync.OnceValue(func() []string {
 	out := slices.Clone(usual)
-	list, _ := os.ReadDir("/") // without the names of this host, the common ones remain
+	list, _ := os.ReadDir("/") // if this fails, only the common names are used
 	for _, d := range list {
 		out = append(out, d.Name())
 	}

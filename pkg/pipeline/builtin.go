@@ -39,7 +39,7 @@ func BuiltIn(name string) (raw []byte, digest string, ok bool) {
 type Description struct {
 	Description string   `json:"description"`
 	Digest      string   `json:"digest"`
-	Lacking     []string `json:"lacking"` // packs that it needs and the mesh lacks
+	Lacking     []string `json:"lacking"` // packs of its steps that the mesh does not have
 	Name        string   `json:"name"`
 	Required    []string `json:"required"` // inputs
 	Steps       []string `json:"steps"`    // packs in the order of the document

@@ -24,7 +24,7 @@ const (
 	MaxSteps    = 128
 	MaxItems    = 1000            // items of a map
 	MaxNesting  = 64              // nesting of inputs with templates
-	MaxExpanded = 16 << 20        // size of a template with its references replaced, as that of a request's body
+	MaxExpanded = 16 << 20        // size of a template with its references replaced; also the limit of a request's body
 	MaxAttempts = 10              // attempts of a step
 	MaxParallel = 16              // items of a map that run at once
 	MaxTimeout  = 24 * 60 * 60    // time limit of a run, in seconds

@@ -25,7 +25,8 @@ func (d *Document) Nodes() (out []Node) {
 	return out
 }
 
-// Took returns the duration between two times in RFC 3339, or "" without both.
+// Took returns the duration between two times in RFC 3339, or "" if one of them is empty or
+// malformed.
 func Took(from, to string) string {
 	a, err := time.Parse(time.RFC3339, from)
 	if err != nil {
@@ -38,11 +39,12 @@ func Took(from, to string) string {
 	return b.Sub(a).String()
 }
 
-// Flowchart returns steps as a flowchart in Mermaid's syntax.
+// Flowchart returns steps as a flowchart in Mermaid's syntax. Every step in Needs must be in
+// steps. The texts are not escaped: they must be those of a document that Validate accepts.
 func Flowchart(steps []Node) string {
 	var b strings.Builder
 	b.WriteString("flowchart TD\n")
-	node := map[string]string{} // ids of steps may be words of the syntax
+	node := map[string]string{} // by id of a step, which may be a keyword of Mermaid
 	for i, s := range steps {
 		node[s.ID] = "n" + strconv.Itoa(i)
 		label := s.ID + "<br/>" + s.Pack

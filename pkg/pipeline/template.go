@@ -256,9 +256,9 @@ var ErrExpanded = fmt.Errorf("expands to more than %d MiB", MaxExpanded>>20)
 // strings as JSON. A reference to an input that was not given, or to the output of a step
 // that did not succeed and has none, removes its member from an object, is null in a list
 // or as the whole template, and is empty inside of text. The error wraps ErrMissing for a
-// member of a step's output or of an item that does not exist, and ErrExpanded for a
-// template that refers to large values too often. The values that references become are
-// not copied.
+// member of a step's output or of an item that does not exist, and ErrExpanded if the values
+// of the references have more than MaxExpanded bytes in total. The result shares with s the
+// values that replace whole strings.
 func Expand(raw []byte, s *Scope) (any, error) {
 	v, err := decode(raw)
 	if err != nil {
@@ -280,8 +280,8 @@ type expander struct {
 	room int // bytes that the values of references may still add
 }
 
-// count subtracts the size of a value from the room. It stops when none is left, so that
-// its cost is bounded as the room is.
+// count subtracts the size of a value from the room. It returns an error as soon as no room
+// is left, so that its cost does not depend on the size of the value.
 func (x *expander) count(v any) error {
 	size := 2
 	switch v := v.(type) {
@@ -309,7 +309,7 @@ func (x *expander) count(v any) error {
 	return nil
 }
 
-// value returns the value of a reference, whose size it has counted.
+// value returns the value of a reference, and subtracts its size from the room.
 func (x *expander) value(r *ref) (any, error) {
 	v, err := r.resolve(x.Scope)
 	if err != nil {

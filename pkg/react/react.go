@@ -67,16 +67,19 @@ func (e laterError) Error() string {
 func (e laterError) Unwrap() error { return e.cause }
 
 // Later returns the error with which a handler returns an event for another delivery after
-// at least d, more than 0, because what the event is about has not happened yet. It is
-// neither logged nor counted, and Handle is not called again in this delivery.
+// at least d, because what the event is about has not happened yet. d must be positive. The
+// error is neither logged nor counted, does not send the event to the poison queue, and
+// Handle is not called again in this delivery. The delivery counts towards MaxTries of a
+// later failure.
 func Later(d time.Duration) error { return laterError{d, nil} }
 
 // Again returns the error of a handler that failed with err and whose event is to be
-// delivered again after at least d, more than 0, instead of after Backoff.
+// delivered again after at least d instead of after Backoff. d must be positive. MaxTries
+// applies as to any other error.
 func Again(err error, d time.Duration) error { return laterError{d, err} }
 
-// Deliveries returns the number of deliveries of the event that a handler with the context
-// ctx handles, including this one, or 0 for other contexts.
+// Deliveries returns the number of deliveries of an event, including the current one. ctx is
+// the context with which Handle was called; for any other context the result is 0.
 func Deliveries(ctx context.Context) uint64 {
 	n, _ := ctx.Value(triesKey).(uint64)
 	return n
@@ -222,7 +225,7 @@ type contextKey int
 const (
 	eventKey contextKey = iota
 	triesKey
-	delayKey // *time.Duration: after it the message is to be delivered again, although no error is returned
+	delayKey // *time.Duration: the delay of an error of Later or Again; 0 if there is none
 )
 
 // Metadata of a message.

@@ -1,7 +1,7 @@
 // Command fetch is a pack that requests a URL through the proxy of its environment, and
 // returns the status and the body, or the error. With "direct" it does not use the proxy.
 // With "tcp" it sends a line to that host and port through a tunnel of the proxy instead, and
-// returns what the server sends until it closes the connection.
+// returns the status of the proxy and what the server sends until it closes the connection.
 // It also returns everything that it was given, so that a test can search it.
 package main
 
@@ -63,8 +63,9 @@ func write(out map[string]any) {
 	}
 }
 
-// exchange returns the status of the proxy's response to CONNECT, and its body or, if the
-// proxy opened the tunnel, what the server sends after it received a line.
+// exchange returns the status of the proxy's response to CONNECT, and the body of that
+// response or, if the proxy opened the tunnel, what the server sends after it received a
+// line. If the exchange fails, the status is 0 and the text is the error.
 func exchange(address string) (status int, text string) {
 	u, err := url.Parse(os.Getenv("HTTP_PROXY"))
 	if err != nil {

@@ -81,7 +81,8 @@ func counted(count int, texts ...string) []byte {
 	return b.Bytes()
 }
 
-// TestFormats checks the output for each format, and where the bytes decide.
+// TestFormats checks the output for each format, and when the bytes and not the file name
+// decide the format.
 func TestFormats(t *testing.T) {
 	for _, c := range []struct {
 		name, filename string

@@ -142,9 +142,9 @@ func newHookFlushCmd(c *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush",
 		Short: "Report the actions that hooks wrote into their journal while the mesh was away",
-		Long: `Report the entries of the journal that hooks with --when-away=watch wrote for the token in
-use, until it is empty. Hooks report them too, after each tool. An entry is on the ledger
-as an event action_observed, once, without a decision and without a receipt.`,
+		Long: `Report the entries of the journal that hooks with --when-away=watch wrote for the principal
+of the token in use. Hooks report them too, after each tool. Each entry is recorded once, as
+an event action_observed, without a decision and without a receipt.`,
 		Example:           "  binnacle hook flush",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,

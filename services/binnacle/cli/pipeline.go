@@ -373,7 +373,7 @@ the one before is in progress.`,
 	f := cmd.Flags()
 	f.StringVar(&cron, "cron", "", "`TIMES`: minute, hour, day of month, month and day of week, or @hourly, @daily, @every DURATION")
 	f.StringVar(&zone, "timezone", "UTC", "`NAME` of the time zone of the times")
-	f.StringVar(&missed, "missed", "skip", "what follows times at which no instance was there: skip, or run for one run")
+	f.StringVar(&missed, "missed", "skip", "what follows times that passed while no instance executed the schedule: skip for nothing, or run for one run")
 	f.StringArrayVar(&o.inputs, "input", nil, "input `NAME=VALUE` of each run, as JSON or text; may be repeated")
 	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…), or its id")
 	f.DurationVar(&o.timeout, "time-limit", 31*24*time.Hour, "time for which the schedule lasts, at most 744h")

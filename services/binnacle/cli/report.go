@@ -13,7 +13,7 @@ import (
 
 type reportOptions struct{ status, argsDigest, output, errorCode, message, usage string }
 
-// newReportCmd returns the command report, which summarises what agents did or, with an
+// newReportCmd returns the command report, which summarizes what agents did or, with an
 // intent, reports the outcome of a call that the caller executed.
 func newReportCmd(c *env) *cobra.Command {
 	var o reportOptions

@@ -27,17 +27,18 @@ type activityOptions struct {
 
 func (o *activityOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.since, "since", "24h", "begin: a duration before now, or an RFC 3339 `TIME`")
-	f.StringVar(&o.until, "until", "", "end: a duration before now, or an RFC 3339 `TIME` (default now)")
+	f.StringVar(&o.since, "since", "24h", "start of the period: a duration before now, or an RFC 3339 `TIME`")
+	f.StringVar(&o.until, "until", "", "end of the period: a duration before now, or an RFC 3339 `TIME` (default now)")
 	f.StringVar(&o.format, "format", report.Formats[0], "`FORMAT` of the report: "+strings.Join(report.Formats, ", "))
 	f.StringVar(&o.out, "out", "", "write the report to this `FILE`, which only you can read")
-	f.IntVar(&o.limit, "limit", 1000, "at most so many lines in each section, the newest ones")
+	f.IntVar(&o.limit, "limit", 1000, "maximum `NUMBER` of lines in each section; the oldest ones are omitted")
 	f.StringSliceVar(&o.controls, "controls", report.Frameworks(), "`FRAMEWORKS` whose controls are listed, or none")
 	flagWords(cmd, "format", report.Formats...)
 	flagWords(cmd, "controls", report.Frameworks()...)
 }
 
-// moment returns the time that a flag names, relative to now.
+// moment returns the time that the value of a flag means: a duration before now, a time, or
+// now if it is empty.
 func moment(flag, value string, now time.Time) (time.Time, error) {
 	if value == "" {
 		return now, nil
@@ -52,7 +53,8 @@ func moment(flag, value string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// check returns the times and the mappings that the flags name.
+// check returns the period and the mappings that the flags name. If the output of the command
+// is structured and --format is absent, it sets the format to json.
 func (o *activityOptions) check(cmd *cobra.Command, c *env) (from, until time.Time, m []report.Mapping, err error) {
 	for _, name := range []string{"args-digest", "status", "output", "error-code", "error", "usage"} {
 		if cmd.Flags().Changed(name) {
@@ -108,7 +110,7 @@ func runActivity(cmd *cobra.Command, c *env, o *activityOptions) error {
 	return private.Write(o.out, doc.Bytes())
 }
 
-// readActivity adds the events from a time on to a report.
+// readActivity adds the events of the ledger to a report, from report.Lookback before a time.
 func readActivity(ctx context.Context, c *env, b *report.Builder, from time.Time) error {
 	q := url.Values{"since": {from.Add(-report.Lookback).UTC().Format(time.RFC3339)}}
 

@@ -68,9 +68,10 @@ func (e *Refusal) Error() string {
 // respond, or cannot respond now.
 var ErrAway = errors.New("the mesh cannot be reached")
 
-// errNoMesh is wrapped by the errors of requests that no mesh has answered: there is no
-// response, another program responded, or the mesh's ledger does not respond. It wraps
-// ErrAway. Every other response is the mesh's, for example that it is frozen.
+// errNoMesh is wrapped by the error of a request if there is no response, if a program other
+// than the mesh responded, or if the mesh responded that its ledger does not respond. It
+// wraps ErrAway. An error that wraps only ErrAway is for a mesh that responded, for example
+// that it is frozen.
 var errNoMesh = fmt.Errorf("%w", ErrAway)
 
 // decisionWait is how long a hook waits for a decision that needs no person,
@@ -140,8 +141,8 @@ func (m *Mesh) Report(ctx context.Context, o *Outcome) error {
 	return err
 }
 
-// Observe records an entry of a journal in its session. Recording an entry twice records
-// it once. The errors are those of Report.
+// Observe records an entry of a journal in its session. An entry that was recorded before is
+// not recorded again. The errors are those of Report.
 func (m *Mesh) Observe(ctx context.Context, id string, e *journal.Entry) error {
 	body := map[string]any{"action": e.Action, "content": e.Content, "journal": id, "kind": e.Kind, "number": e.Number, "observed_at": e.ObservedAt, "phase": e.Phase}
 	for name, v := range map[string]string{"error_code": e.ErrorCode, "status": e.Status} {

@@ -26,8 +26,8 @@ type request struct {
 	body   map[string]any
 }
 
-// gateway is a transport that answers requests from a list, and without one with a decision
-// that allows.
+// gateway is a transport that responds to each request with the next answer, and after the
+// last one with a decision that allows.
 type gateway struct {
 	answers  []func() (status int, body string, err error)
 	requests []request

@@ -71,7 +71,7 @@ func (g *observer) answers(status int, body string) {
 
 const handedOut = `{"call_id":"c-x","intent_id":"i-c-x","args_digest":"sha256:x"}`
 
-// list returns the phases and kinds of the observations, and forgets them.
+// list returns the phases and kinds of the observations, and removes them.
 func (g *observer) list() (out []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -254,8 +254,8 @@ func TestWatchAgain(t *testing.T) {
 	}
 }
 
-// TestWatchAnswered checks that a tool is denied if the mesh has answered anything but
-// that its ledger does not respond: the mesh is not away then.
+// TestWatchAnswered checks that a tool is denied if the mesh responds, except with the error
+// that its ledger does not respond, and that an error of a proxy counts as no response.
 func TestWatchAnswered(t *testing.T) {
 	g := newObserver(t)
 	for i, c := range []struct {

@@ -31,11 +31,11 @@ type Control struct {
 	Events   []string   `json:"events"` // names of the events that are evidence
 	Shows    string     `json:"shows"`  // what they show; empty without events
 	Gap      string     `json:"gap"`
-	Evidence []Evidence `json:"evidence"` // of the report's time; not in the files
-	Found    bool       `json:"found"`    // the time has at least one of the events; not in the files
+	Evidence []Evidence `json:"evidence"` // in the report's period, one for each of Events; not in the files
+	Found    bool       `json:"found"`    // the period has at least one of the events; not in the files
 }
 
-// Evidence is what the time of a report has of an event.
+// Evidence counts the events with one name in the period of a report.
 type Evidence struct {
 	Event string `json:"event"`
 	Count int    `json:"count"`

@@ -1,4 +1,4 @@
-// Package report summarises what agents did in a time, from the events of the ledger: the
+// Package report summarizes what agents did in a period, from the events of the ledger: the
 // calls that were denied and those that people had to approve first, then those that
 // failed, the actions that no policy decided, and the rest. It reads each event once and
 // holds a bounded number of lines and groups, however long the ledger is.
@@ -23,8 +23,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/gateway"
 )
 
-// Bounds of what a Builder holds. Calls beyond maxCalls that are in progress at once have
-// lines without a repository, and groups beyond maxGroups are counted in one group.
+// Bounds of what a Builder holds. If more than maxCalls calls are in progress at once, the
+// least recently used ones lose what the events before their outcome state: repository,
+// principal, approvers, and that they were escalated. Of the calls that wait for approval, at
+// most maxCalls are listed. Groups beyond maxGroups are counted in one group for each class.
 const (
 	maxCalls  = 50_000
 	maxGroups = 5_000
@@ -33,8 +35,8 @@ const (
 // MaxLines is the maximum number of lines in a section.
 const MaxLines = 100_000
 
-// Lookback is the time before the report's begin from which events are read, so that calls
-// that were proposed earlier have their repositories.
+// Lookback is how long before the period of a report its events are read from, so that calls
+// that were proposed before the period have their repositories.
 const Lookback = time.Hour
 
 // Class is the class of a line, by which the sections of a report are ordered.
@@ -94,7 +96,7 @@ type Report struct {
 	Mesh      string    `json:"mesh"` // address that was read
 	From      string    `json:"from"`
 	Until     string    `json:"until"`
-	First     uint64    `json:"first_seq"` // ledger sequences of the first and the last event in the time; 0 without events
+	First     uint64    `json:"first_seq"` // ledger sequences of the first and the last event in the period; 0 without events
 	Last      uint64    `json:"last_seq"`
 	Events    int       `json:"events"`
 	Rejected  int       `json:"rejected"` // events that are malformed, or that their service must not record; they are not in the report
@@ -104,14 +106,14 @@ type Report struct {
 	Controls  []Mapping `json:"controls"`
 }
 
-// call is what the events before its outcome say of a call.
+// call is what the events before its outcome state about a call.
 type call struct {
 	repository, behalf string
 	escalated          bool
 	approvers          []string
 }
 
-// Builder makes a report. Use New.
+// Builder makes a report. Use New. It is not safe for concurrent use.
 type Builder struct {
 	report  Report
 	limit   int
@@ -123,8 +125,8 @@ type Builder struct {
 	running map[string]Line      // undecided actions that have not ended, by action
 }
 
-// New returns a Builder for the events from a time until another one, of a mesh at an
-// address. Each section has at most limit lines.
+// New returns a Builder for the events of the mesh at an address in the period from (inclusive)
+// to until (exclusive). Each section has at most limit lines.
 func New(mesh string, from, until time.Time, limit int) *Builder {
 	b := &Builder{limit: limit, waiting: map[string]Line{}, groups: map[Group]*Group{}, lines: map[Class]*ring{}, counts: map[string]*Evidence{}, running: map[string]Line{}}
 	b.calls.Max = maxCalls
@@ -135,8 +137,8 @@ func New(mesh string, from, until time.Time, limit int) *Builder {
 	return b
 }
 
-// Add adds the event at a ledger sequence. Events are added in the order of the ledger.
-// An event before the report's begin only says what later ones are about.
+// Add adds the event at a ledger sequence. Events must be added in the order of the ledger.
+// An event before the period is not counted; it only supplies details of later ones.
 func (b *Builder) Add(seq uint64, e *contract.Event) {
 	if e.Time >= b.report.Until {
 		return
@@ -178,8 +180,8 @@ func (b *Builder) apply(e *contract.Event, in bool) error {
 	return nil
 }
 
-// producers names the services that alone record some of the events. An outcome names its
-// service itself.
+// producers maps some events to the only service that may record them. The service that may
+// record an outcome is the executor in its receipt.
 var producers = map[string]string{contract.EventEscalated: services.Policy, contract.EventApprovalRecorded: services.Policy, contract.EventActionObserved: contract.CallerExecutor}
 
 // count counts an event as evidence.
@@ -311,7 +313,8 @@ func (b *Builder) observed(e *contract.Event, in bool) error {
 	return nil
 }
 
-// line returns a line with what the envelope of an event and the events before it say.
+// line returns a line with the members that follow from the envelope of an event and from the
+// events before it.
 func (b *Builder) line(e *contract.Event, c *call) Line {
 	return Line{Time: e.Time, Person: cmp.Or(c.behalf, e.Actor), Actor: e.Actor, Repository: c.repository, Approvers: c.approvers, Call: e.CallID, Session: e.Session}
 }

@@ -1,6 +1,6 @@
 // Package containertest runs programs in containers of the session-runner on a simulated
-// containerd. What creates, starts, awaits and removes the containers is the session-runner's
-// own code; the programs are functions.
+// containerd. The session-runner's own code creates, starts, awaits and removes the
+// containers; the programs are functions.
 package containertest
 
 import (
@@ -55,7 +55,7 @@ func Open(ctx context.Context, d *Daemon, instance string, dead <-chan struct{},
 // Close removes all containers. All runs must have ended.
 func (r *Runner) Close() error { return r.runs.Close() }
 
-// Run runs a program in a container of its own, until it ends, or for at most most. image
+// Run runs a program in a container of its own, and stops it after the duration most. image
 // names the program; Daemon.Fault receives it. Run returns an error if the container could
 // not be created or operated. The program may nevertheless have run.
 func (r *Runner) Run(ctx context.Context, image string, p Program, most time.Duration) (stdout []byte, exit int, err error) {

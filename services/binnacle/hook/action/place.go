@@ -49,8 +49,8 @@ type Path struct {
 const maxLinks = 40
 
 // Resolve returns an absolute path without symbolic links, also if a part of it does not
-// exist. As in the kernel, ".." after a link leads to the parent folder of its target. After
-// maxLinks links, of which the kernel opens none, the others stay in the path.
+// exist. As in the kernel, ".." after a link leads to the parent folder of its target. Links
+// after the first maxLinks ones remain in the path, which the kernel then refuses to open.
 func Resolve(w World, path string) string {
 	out, links := "/", 0
 	parts := strings.Split(path, "/")

@@ -296,9 +296,10 @@ func (s *scanner) command(argv []string, here string) {
 }
 
 // mentioned adds the paths and hosts that the arguments of a command name. The paths are
-// added to Reads, and also to Writes if the command writes or deletes; so are then the
-// folders outside of the workspace that may be current, in which a name is that of a new file.
-// For a command that only uses files, such as cp, a URL is a path, too.
+// added to Reads, and also to Writes if the command writes or deletes. In that case the
+// folders outside of the workspace that may be current are added to Writes too, since an
+// argument may be the name of a new file in them. If the command reads, writes or deletes
+// files, as cp does, a URL is also a path.
 func (s *scanner) mentioned(c *Command) {
 	writes := c.Effect == EffectWrite || c.Effect == EffectDelete
 	if writes {

@@ -1,8 +1,8 @@
 // Package journal stores what an agent does while the mesh is away, until it can be
 // reported. A journal is a file that only its owner can access; its first line names the
 // journal, each further line is an entry with a number. Several processes can use a
-// journal at once. An entry that Append has returned survives a crash and a loss of power,
-// and leaves the journal only after the mesh has recorded it.
+// journal at once. An entry for which Append returned nil survives a crash and a loss of
+// power, and leaves the journal only after the mesh has recorded or refused it.
 //
 // A journal is not evidence: any program of its user can write one. The mesh records its
 // entries as the statements of a client, and decides nothing from them.
@@ -29,7 +29,8 @@ const (
 	MaxEntry = 256 << 10
 )
 
-// ErrFull means that the journal cannot take an entry.
+// ErrFull is wrapped by the errors for an entry that is too long, and for a file, that of the
+// journal or that of refused lines, which would become longer than MaxSize.
 var ErrFull = errors.New("the journal is full")
 
 // Entry is one observation. Its members are those of POST /api/v1/observations, and what
@@ -54,10 +55,11 @@ const (
 	Ended = "ended"
 )
 
-// Journal is a journal that is locked by this process, from Open to Close.
+// Journal is a journal that is locked by this process, from Open to Close. It is not safe for
+// concurrent use.
 type Journal struct {
-	ID      string
-	Entries []Entry
+	ID      string  // empty before the first Append, and if the file has no valid header
+	Entries []Entry // oldest first; callers must not change it
 
 	refused [][]byte // lines that are not entries, and entries that the mesh refused
 	path    string
@@ -135,7 +137,7 @@ func (j *Journal) read() error {
 	if len(b) > MaxSize {
 		return fmt.Errorf("%s is longer than %d bytes: another program has changed it; move it away", j.path, MaxSize)
 	}
-	b = b[:bytes.LastIndexByte(b, '\n')+1] // what follows is an entry of which Append did not return
+	b = b[:bytes.LastIndexByte(b, '\n')+1] // what follows was not written completely
 	j.size = int64(len(b))
 	first := true
 	for line := range bytes.Lines(b) {
@@ -149,8 +151,8 @@ func (j *Journal) read() error {
 	return nil
 }
 
-// readHeader reads the first line. Without a valid one, the journal gets a new id, under
-// which all of its entries are reported.
+// readHeader reads the first line. If it is no valid header, it is read as an entry, and the
+// journal has no id until Rename or Append gives it one.
 func (j *Journal) readHeader(line []byte) {
 	var h header
 	if json.Unmarshal(line, &h) != nil || h.Journal == "" || len(h.Journal) > 64 || h.After < 0 || h.After > maxNumber {
@@ -225,8 +227,8 @@ func (j *Journal) Append(e Entry) error {
 	return nil
 }
 
-// Drop removes the entries of the journal with an id up to a number, which the mesh has
-// recorded or refused. The entries for which refused returns true, and lines that are not
+// Drop removes the entries up to a number, which the mesh has recorded or refused under the
+// given id of the journal. The entries for which refused returns true, and lines that are not
 // entries, move to the file at the journal's path with the suffix ".refused". Drop removes
 // the journal if no entry remains. It does nothing if the journal has another id now.
 func (j *Journal) Drop(id string, number int64, refused func(number int64) bool) error {

@@ -36,8 +36,8 @@ var JobWork = bus.Work{Name: "jobs", Filters: bus.Filters(services.Gateway, cont
 const (
 	noticeWithin = 24 * time.Hour // time after the end of a job within which its notice is sent
 	notices      = 16             // notices that an instance sends at a time
-	// A job is looked at again after a tenth of its age, and a notice is sent again after
-	// half of the time since the end of the job, between these bounds.
+	// A job in progress is redelivered after a tenth of its age, and a failed notice is sent
+	// again after half of the time since the end of the job, between these bounds.
 	soonest, latest = time.Second, 30 * time.Second
 )
 
@@ -69,9 +69,10 @@ type JobNotice struct {
 
 // Notify sends the notice of a job if it has ended, and then records job_notified. While
 // the job has not ended, it returns an error of react.Later. An error that wraps
-// react.ErrPermanent means that no notice is sent: the event is none of a job, or attempts
-// have failed for noticeWithin. If the job ended before that time and this is the first
-// delivery, because the webhook was configured later, Notify sends nothing and returns nil.
+// react.ErrPermanent means that no notice is sent: the events of the job cannot be decoded,
+// or attempts have failed for noticeWithin. If the job ended more than noticeWithin ago and
+// this is the first delivery, because the webhook was configured later, Notify sends nothing
+// and returns nil.
 // A webhook may receive a notice more than once, with the same id.
 func (s *JobWebhook) Notify(ctx context.Context, e *contract.Event) error {
 	own := s.Queries.In(e.Tenant)

@@ -51,7 +51,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	w.WriteHeader(r.status)
 }
 
-// TestJobWebhook checks that a job is looked at again while it has no outcome, that its
+// TestJobWebhook checks that a job is redelivered while it has no outcome, that its
 // notice then has its outcome and is recorded once when the webhook has accepted it, that a
 // notice is sent again with the same id, that it waits until the outcome is synced, and
 // that none is sent a day after the end of the job.

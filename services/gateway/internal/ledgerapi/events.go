@@ -172,9 +172,10 @@ const followEvery = 50 * time.Millisecond
 // parameters from and to, each as render returns it; entries for which render returns
 // nil are omitted. If forever is set, the stream waits for new entries at the end of the
 // ledger. mesh states whether the stream contains events that only operators may read. If
-// since is not zero, render returns nil for every event before it, and lines reads the
-// ledger from about that time on. An
-// error before the stream begins is returned. If later the ledger cannot be read or the
+// since is not zero, render must return nil for every event before it, and lines reads the
+// ledger from about that time on.
+//
+// An error before the stream begins is returned. If later the ledger cannot be read or the
 // caller's access ends (see auth.Gate.WatchReads), the connection is aborted, so that the
 // response is not mistaken for a complete one.
 func (s *API) lines(c echo.Context, filter string, forever, mesh bool, since time.Time, render func(eventlog.Entry) []byte) error {

@@ -216,7 +216,7 @@ func missing(err error) bool {
 }
 
 // proposal returns the event that proposed a run. If the caller may not read the run, or
-// the call is none, the error is 404.
+// the call is not a run, the error is 404.
 func (s *API) proposal(ctx context.Context, who *auth.Caller, id string) (*contract.Event, error) {
 	e, err := s.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, id)
 	if err != nil {

@@ -40,7 +40,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// runs replaces work in m: it knows the run id of alice, and no other.
+// runs makes m respond to the queries of work with one run, id, of alice.
 func runs(m *edgetest.Mesh, id string) {
 	one := work.PipelineRun{Actor: "alice", Run: id, Pipeline: "x", Status: "running", Steps: []work.RunStep{{ID: "s", Pack: "a", Needs: []string{}, Status: "running", Attempts: 2}, {ID: "t", Pack: "a", Needs: []string{"s"}, Status: "pending"}}}
 	m.Answers["work pipeline_run"] = func(raw json.RawMessage) (any, error) {
@@ -91,7 +91,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// TestNotBegun checks that a run that work does not know is described by its call: while it
+// TestNotBegun checks that a run that work does not return is described by its call: while it
 // has not begun, after its cancellation, and if it returned the id of another run; that only
 // its actor may cancel it and read it; and that another call is no run.
 func TestNotBegun(t *testing.T) {

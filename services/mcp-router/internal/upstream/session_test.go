@@ -242,9 +242,9 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestRestarted checks that a request runs again in a new session if the server does not
-// know the cached one any more, and that the error of the connection is returned if there
-// can be none.
+// TestRestarted checks that a request runs again in a new session if the server no longer has
+// the cached one, and that the error of the connection is returned if no new session can be
+// opened.
 func TestRestarted(t *testing.T) {
 	h := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return empty() }, nil))
 	defer h.Close()

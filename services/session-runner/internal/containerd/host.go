@@ -34,16 +34,16 @@ func options(p profile, argv, env []string, uid uint32, way wayOut) containerd.N
 }
 
 // leaseless returns the context for NewContainer, which makes a lease for the time that it
-// takes unless ctx has one. The lease would stay for a day if its removal fails. It is not
+// takes unless ctx has one. The lease would stay for a day if its removal failed. It is not
 // needed, since the snapshot of the container is a root of the garbage collector. The lease
 // that ctx has then does not exist, so containerd refuses requests in ctx that would store
 // something under it.
 func leaseless(ctx context.Context) context.Context { return leases.WithLease(ctx, "none") }
 
-// OpenSimulated is Open for a daemon that is simulated in this process. The images of its
-// containers have the launcher, and as the name of their snapshot the digest of the
-// program. Their specification is empty. Nothing of the host is used, so runs have no
-// egress. The caller must not use the store.
+// OpenSimulated is Open for a daemon that is simulated in this process. Every image has the
+// launcher, and a snapshot whose name is the digest of the program. The specification of a
+// container is empty. Nothing of the host is used, so runs have no egress. The caller must not
+// use the store. If OpenSimulated fails, it closes client.
 func OpenSimulated(ctx context.Context, client *containerd.Client, ns string, warm int, streams func(stdin io.Reader, stdout, stderr io.Writer) cio.Creator) (*Runner, error) {
 	r := &Runner{client: client, ns: ns}
 	r.host = host{streams: streams,

@@ -72,7 +72,7 @@ func (r *Runner) sweep(ctx context.Context) error {
 	for _, name := range stale {
 		ok(sn.Remove(ctx, name))
 	}
-	if r.socket != "" {
+	if r.socket != "" { // a simulated daemon has no shims or control groups
 		ok(sweepShims(ctx, r))
 		r.sweepGroups()
 	}

@@ -530,7 +530,8 @@ func (s *State) args(i, n int) ([]byte, error) {
 }
 
 // encode returns the canonical JSON of a value. The error is pipeline.ErrExpanded if it has
-// more than pipeline.MaxExpanded bytes, as control characters have when they are escaped.
+// more than pipeline.MaxExpanded bytes. This is possible after Expand has succeeded, since
+// escaped control characters need more bytes.
 func encode(v any) ([]byte, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {

@@ -235,8 +235,8 @@ func TestRoom(t *testing.T) {
 }
 
 // TestSize checks that large arguments start in several decisions, so that only some of them
-// are in memory at a time, and that a step fails whose arguments are too large, by the values
-// of references or by how control characters are written.
+// are in memory at a time, and that a step fails whose arguments are too large because of the
+// values of references or of escaped control characters.
 func TestSize(t *testing.T) {
 	inputs := map[string]any{"l": make([]any, 5), "big": strings.Repeat("x", pipeline.MaxExpanded/4), "control": strings.Repeat("\x01", pipeline.MaxExpanded/4)}
 	s := begin(t, `{"name":"x","steps":[{"id":"m","pack":"p","map":"${{ inputs.l }}","parallel":5,"input":{"i":"${{ inputs.big }}"}}]}`, inputs)

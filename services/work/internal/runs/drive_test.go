@@ -38,7 +38,8 @@ func TestAppendRefused(t *testing.T) {
 	}
 }
 
-// TestCodes checks the error code and the status of a run whose step ends in a way.
+// TestCodes checks the error code and the status of a run for each way in which its step may
+// fail.
 func TestCodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, x := range []struct{ status, code, want string }{

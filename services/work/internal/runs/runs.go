@@ -47,7 +47,7 @@ type Runner struct {
 	// stored before.
 	Board func(ctx context.Context, f func(*flow.Board)) error
 
-	places    chan struct{} // of runs
+	places    chan struct{} // places of runs
 	schedules chan struct{} // places of schedules
 }
 

@@ -25,7 +25,7 @@ import (
 // MaxSchedules is the maximum number of schedules of an instance at a time.
 const MaxSchedules = 256
 
-// look is the time between two looks for the outcome of the run of a schedule.
+// look is the interval at which a schedule polls the ledger for the outcome of its newest run.
 const look = time.Second
 
 // scheduleArgs are the arguments of a call pipeline.schedule, beside those of Args.
@@ -263,7 +263,8 @@ func (x *schedule) step(ctx context.Context) (time.Time, error) {
 	return x.Emit.Now(), nil
 }
 
-// settle proposes the newest run if that was not done, and finds out whether it has ended.
+// settle proposes the call of the newest run if its proposal is not stored, and reads from
+// the ledger whether the run has ended.
 func (x *schedule) settle(ctx context.Context) error {
 	if !x.state.Open {
 		return nil
@@ -296,7 +297,8 @@ func (x *schedule) proposals() string {
 	return bus.Filter{Tenant: x.w.Event.Tenant, Service: services.Work, Event: contract.EventCallProposed, Key: x.w.Event.Session}.String()
 }
 
-// propose proposes the call of the newest run, and waits until it is stored.
+// propose proposes the call of the newest run, and waits until the proposal is stored or ctx
+// ends.
 func (x *schedule) propose(ctx context.Context) error {
 	w, timeout := x.w, time.Duration(pipeline.MaxTimeout)*time.Second
 	if end, ok := ctx.Deadline(); ok {
@@ -315,8 +317,10 @@ func (x *schedule) propose(ctx context.Context) error {
 	return nil
 }
 
-// interrupted returns the result of a schedule whose context has ended. If the instance is
-// stopping, another one continues the schedule. Otherwise the run in progress is cancelled.
+// interrupted returns the result of a schedule whose context has ended, or which could not be
+// recorded because of err. If the instance is stopping, another one continues the schedule.
+// If the call was cancelled, the run in progress is cancelled too. At the deadline of the call
+// it is not, since its own deadline is not later.
 func (x *schedule) interrupted(ctx context.Context, err error) execute.Result {
 	if execute.Stopping(ctx) {
 		return execute.Result{Again: true}

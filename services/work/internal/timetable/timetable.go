@@ -28,8 +28,8 @@ const (
 // Grace is the delay after which a time counts as missed.
 const Grace = time.Minute
 
-// maxTimes bounds the number of times that one decision looks at. Earlier times are not
-// counted as missed.
+// maxTimes is the maximum number of times that one decision counts as missed. The next
+// decision continues with the times after them.
 const maxTimes = 100_000
 
 // State is the state of a schedule.
@@ -40,17 +40,17 @@ type State struct {
 	Last   time.Time                       // newest time that was decided, or the begin
 	Call   string                          // call of the newest run; empty if there is none
 	Since  uint64                          // sequence of the event that names Call
-	Open   bool                            // the newest run has no outcome as far as the caller of Decide knows
+	Open   bool                            // the newest run has no outcome yet; the caller of Decide sets it to false
 }
 
-// Key returns the aggregate key of the schedules by an actor of a document with inputs at
-// the same times.
+// Key returns the aggregate key of the schedules that an actor of a tenant starts with the
+// same document, inputs, times and time zone.
 func Key(tenant, actor, digest, cron, timezone string, inputs []byte) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{"binnacle pipeline schedule", tenant, actor, digest, cron, timezone, string(inputs)}, "\n")))
 	return contract.IDSchedule + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])[:26]
 }
 
-// Evolve applies an event of the schedule. An event that is none of it has no effect.
+// Evolve applies an event at a ledger sequence. An event of another schedule has no effect.
 func (s *State) Evolve(seq uint64, e *contract.Event) error {
 	if e.Name != contract.EventScheduleFired {
 		return nil
@@ -72,7 +72,8 @@ func (s *State) Evolve(seq uint64, e *contract.Event) error {
 
 // Decide returns the event that is due at a time, or nil with the time at which to decide
 // again, which is zero if the schedule has no further time. Of several times that have
-// passed, it decides the newest one; the others count as missed.
+// passed, it decides the newest one; the others count as missed. If there are more than
+// maxTimes others, it decides the time after the first maxTimes ones.
 func (s *State) Decide(now time.Time) (*events.ScheduleFired, time.Time) {
 	at := s.Next(s.Last)
 	if at.IsZero() || at.After(now) {

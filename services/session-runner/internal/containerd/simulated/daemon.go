@@ -66,7 +66,8 @@ func New() *Daemon {
 	return d
 }
 
-// Stop makes the daemon refuse requests until Start. Requests that wait end with an error.
+// Stop stops the daemon, which must be serving. Until Start a request waits for at most
+// patience and then fails. Requests that wait for the end of a process fail at once.
 func (d *Daemon) Stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
