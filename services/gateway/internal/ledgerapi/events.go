@@ -157,8 +157,8 @@ func spanOf(c echo.Context) (p span, err error) {
 		v    *uint64
 	}{{"from", &p.from}, {"to", &p.to}} {
 		if raw := c.QueryParam(x.name); raw != "" {
-			if *x.v, err = strconv.ParseUint(raw, 10, 64); err != nil {
-				return p, apierr.BadRequest(x.name, "want a ledger sequence")
+			if *x.v, err = strconv.ParseUint(raw, 10, 64); err != nil || x.v == &p.to && p.to == 0 {
+				return p, apierr.BadRequest(x.name, "want a ledger sequence, from 1")
 			}
 		}
 	}

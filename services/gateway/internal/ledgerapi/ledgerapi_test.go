@@ -82,7 +82,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%q: %v, want %v", query, got, want)
 		}
 	}
-	for query, param := range map[string]string{"from=x": "from", "to=x": "to", "since=soon": "since", "session=a+b": "session", "type=a.b": "type", "type=*": "type", "type=dev.binnacle.": "type", "type=dev.binnacle.*.*.v1": "type", "type=dev.binnacle..allowed.v1": "type"} {
+	for query, param := range map[string]string{"from=x": "from", "to=x": "to", "to=0": "to", "since=soon": "since", "session=a+b": "session", "type=a.b": "type", "type=*": "type", "type=dev.binnacle.": "type", "type=dev.binnacle.*.*.v1": "type", "type=dev.binnacle..allowed.v1": "type"} {
 		if r := m.Do("GET", "/api/v1/events?"+query, auditor, ""); r.Code != 400 || r.Param() != param {
 			t.Errorf("%s: %d %s", query, r.Code, r.Body)
 		}
