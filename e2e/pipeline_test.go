@@ -19,7 +19,7 @@ import (
 // different one of its eight steps, approves the steps while no instance runs, and checks
 // that every run then continues to its end: each step was called once, and the evidence of
 // one of the runs verifies. The gateway is killed while the webhook of jobs refuses the notices
-// of the runs, and then each run has one that is accepted. A schedule goes on, too, and none
+// of the runs, and then each run has one that is accepted. A schedule continues, too, and none
 // of its times is recorded twice.
 func TestPipelineKilled(t *testing.T) {
 	t.Parallel()

@@ -206,8 +206,8 @@ func (s *API) record(ctx context.Context, who *auth.Caller, session string, q *O
 	return &ObservationResponse{EventID: at.same.ID, Session: session, Repeated: true}, nil
 }
 
-// equal reports whether a recorded observation has the content of the request's. Erased
-// content counts as equal.
+// equal reports whether a recorded observation has the content of the request. If the
+// recorded content was erased, equal returns true.
 func (s *API) equal(ctx context.Context, tenant string, recorded *contract.Event, q *ObservationRequest) (bool, error) {
 	var x events.ActionObserved
 	if err := contract.Decode(recorded.Data, &x); err != nil {

@@ -53,10 +53,9 @@ func recorded(t *testing.T, m *edgetest.Mesh) (names []string, out []events.Acti
 
 // TestRecord checks that each entry of a journal is recorded once, also if it is sent again
 // after later ones and if two journals share a session, and that nothing but observations
-// is recorded. Another entry with the number of a recorded one, also if only its content or error
-// code differs, and an entry with a lower
-// number than a recorded one, are conflicts. The journals of two principals are
-// different ones even if they have the same id.
+// is recorded. Another entry with the number of a recorded one, also if only its content or
+// error code differs, and an entry with a lower number than a recorded one, are conflicts.
+// The journals of two principals are different ones even if they have the same id.
 func TestRecord(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "client.shell")
 	send := func(actor, body string) *edgetest.Response {

@@ -375,7 +375,7 @@ func TestLeaks(t *testing.T) {
 	close(stop)
 	killer.Wait()
 	got, err := r.Run(t.Context(), run(p, "echo last", time.Minute))
-	for range 4 { // a prepared container is still used for an instant after its shim was killed
+	for range 4 { // a prepared container may be used shortly after its shim was killed
 		if err == nil {
 			break
 		}

@@ -111,7 +111,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	undo = append(undo, func() {
 		var kill []containerd.ProcessDeleteOpts
 		if c.ended == nil || c.alive() || c.ended.err != nil {
-			kill = append(kill, containerd.WithProcessKill) // else the kernel has killed all processes of the PID namespace
+			kill = append(kill, containerd.WithProcessKill) // otherwise the first process has ended, and the kernel has killed the others of its PID namespace
 		}
 		_, err := c.task.Delete(rpc, kill...)
 		r.report("task", id, err)
