@@ -228,10 +228,15 @@ type shell struct {
 
 func startShell(t *testing.T, dir string, env []string) *shell {
 	t.Helper()
+	state, err := os.MkdirTemp("", "state") // not t.TempDir(), because paths of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(state) })
 	cmd := exec.Command("bash")
 	cmd.Dir = dir
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "BINNACLE_") }),
-		append([]string{"PATH=" + filepath.Join(harness.Root(), "bin") + ":" + os.Getenv("PATH"), "CGO_ENABLED=0", "GOFLAGS=-trimpath"}, env...)...)
+		append([]string{"PATH=" + filepath.Join(harness.Root(), "bin") + ":" + os.Getenv("PATH"), "CGO_ENABLED=0", "GOFLAGS=-trimpath", "XDG_STATE_HOME=" + state}, env...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -324,7 +329,7 @@ func withReceiver(t *testing.T, work string) ([]string, []string) {
 func withServer(t *testing.T, work string) ([]string, []string) {
 	up := newUpstream(t, "127.0.0.1:0", "127.0.0.1")
 	env, replace := withMesh(harness.Options{})(t, work)
-	return append(env, "XDG_STATE_HOME="+filepath.Join(work, "state")), append(replace, "127.0.0.1:9000", up.host)
+	return env, append(replace, "127.0.0.1:9000", up.host)
 }
 
 // alone is the setup for pages that start a mesh themselves: the ports that the pages

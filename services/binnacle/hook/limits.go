@@ -16,7 +16,7 @@ var limits = map[string][]string{
 		"OpenCode 1.18.33: tools of MCP servers have no prefix of their own, so they are calls of kind client.other",
 	},
 	"cursor": {
-		"Cursor: the documents follow its documentation and were not tried with the program; its hooks are installed with failClosed, so that a tool does not run if its hook failed",
+		"Cursor: the documents follow descriptions of its format by others and were not tried with the program; its hooks are installed with failClosed, so that a tool does not run if its hook failed",
 		"Cursor: completions in the editor (Tab) and what its background agents do on other machines run no hook of this machine; tools whose names have no kind of their own are calls of kind client.other",
 	},
 	"vscode": {
