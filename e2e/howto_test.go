@@ -228,7 +228,7 @@ type shell struct {
 
 func startShell(t *testing.T, dir string, env []string) *shell {
 	t.Helper()
-	state, err := os.MkdirTemp("", "state") // not t.TempDir(), because paths of sockets must be short
+	state, err := os.MkdirTemp("", "state") //nolint:usetesting // paths of sockets must be short
 	if err != nil {
 		t.Fatal(err)
 	}
