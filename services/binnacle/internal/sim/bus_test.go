@@ -180,7 +180,11 @@ func (b *Bus) key(o *op) string {
 	t := split(o.subject)
 	switch {
 	case strings.HasPrefix(o.subject, "evt."):
-		return "2 " + t[1] + " " + b.ranked(t[len(t)-1]) + " " + b.known(contract.PeekCallID(o.data), o.data)
+		key := "2 " + t[1] + " " + b.ranked(t[len(t)-1]) + " " + b.known(contract.PeekCallID(o.data), o.data)
+		if t[4] == contract.EventEgressRefused { // other events of the call are published by another goroutine
+			key += " refused"
+		}
+		return key
 	case strings.HasPrefix(o.subject, "tmp."):
 		return "3 " + b.known(t[len(t)-1], o.data)
 	case o.isAck():
