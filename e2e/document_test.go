@@ -278,6 +278,10 @@ func (u *user) decide() {
 	u.must(200, "POST", u.member(r, "report"), report)
 	u.must(200, "POST", u.member(r, "report"), report)
 	u.must(409, "POST", u.member(r, "report"), `{"args_digest":"`+u.member(r, "args_digest")+`","status":"failed"}`)
+	const began = `{"action":"sha256:x","content":{"agent":"a","event":"SessionStart","workspace":"/"},"journal":"j-doc","kind":"client.session","number":1,"observed_at":"2026-01-01T00:00:00.000Z","phase":"began"}`
+	u.must(200, "POST", "/api/v1/observations", began)
+	u.must(200, "POST", "/api/v1/observations", began)
+	u.must(409, "POST", "/api/v1/observations", strings.Replace(began, "sha256:x", "sha256:y", 1))
 }
 
 func (u *user) ledger() {

@@ -205,7 +205,7 @@ func TestClientLeaves(t *testing.T) {
 					gone = p.Requests("")[before].Gone
 					return !gone.IsZero()
 				})
-				if d := gone.Sub(left); d > 50*time.Millisecond {
+				if d := gone.Sub(left); d > 250*time.Millisecond { // less than 50 ms on a machine with nothing else to do
 					t.Errorf("%s: the provider was let go after %v", c.name, d)
 				} else {
 					t.Logf("%s: %v", c.name, d)

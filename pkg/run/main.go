@@ -179,12 +179,23 @@ const (
 	healthStarting = "starting"
 )
 
+// healthHold is how long the check of a service that was ready at an earlier check lasts,
+// unless it stops being ready. An engine that starts the next check 2 s after the end of
+// the last one then starts a process every 22 s instead of every two.
+const healthHold = 20 * time.Second
+
 // AnswerHealth listens on the health socket of a service and answers each check. The
-// answer is "ok" if ready returns true. If the service has not been ready yet, and s has
-// made progress within StartPatience, the answer is "starting". Otherwise the answer is
-// empty. AnswerHealth returns when it cannot listen, in general because another instance
-// on this host listens already, or can no longer accept connections.
+// answer is "ok" if ready returns true; after the first such answer, the connection stays
+// open for healthHold, and more text follows if ready returns false meanwhile. If the
+// service has not been ready yet, and s has made progress within StartPatience, the answer
+// is "starting". Otherwise the answer is empty. AnswerHealth returns when it cannot listen,
+// in general because another instance on this host listens already, or can no longer
+// accept connections.
 func AnswerHealth(service string, ready func() bool, s *Starting) {
+	answerHealth(service, ready, s, healthHold)
+}
+
+func answerHealth(service string, ready func() bool, s *Starting, hold time.Duration) {
 	l, err := net.Listen("unix", healthSocket(service))
 	if err != nil {
 		return // in general, another instance on this host has the socket
@@ -197,14 +208,18 @@ func AnswerHealth(service string, ready func() bool, s *Starting) {
 		}
 		was.Store(true)
 	}()
-	for {
+	for known := false; ; {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
 		switch {
+		case ready() && known:
+			go holdHealth(c, ready, hold)
+			continue
 		case ready():
 			_, _ = io.WriteString(c, healthOK)
+			known = true
 		case !was.Load() && s.Still() < StartPatience:
 			_, _ = io.WriteString(c, healthStarting)
 		}
@@ -212,10 +227,24 @@ func AnswerHealth(service string, ready func() bool, s *Starting) {
 	}
 }
 
+// holdHealth answers "ok" and closes the connection after hold or, with more text, once
+// ready returns false.
+func holdHealth(c net.Conn, ready func() bool, hold time.Duration) {
+	defer c.Close()
+	_, _ = io.WriteString(c, healthOK)
+	for end := time.Now().Add(hold); time.Now().Before(end); time.Sleep(min(hold, 250*time.Millisecond)) {
+		if !ready() {
+			_, _ = io.WriteString(c, " no more")
+			return
+		}
+	}
+}
+
 // AskHealth checks the health of a service on this host and returns the exit code of the
-// check: 0 if the service runs and accepts work, else 1. A check takes at most about two
-// seconds. While the answer is that the service is starting, AskHealth repeats the check
-// every second, without a limit.
+// check: 0 if the service runs and accepts work, else 1. If the service was ready at an
+// earlier check, a check ends after healthHold, or at once when the service stops being
+// ready. Otherwise it takes at most about two seconds. While the answer is that the service
+// is starting, AskHealth repeats the check every second, without a limit.
 func AskHealth(service string) int {
 	for {
 		switch askHealth(service) {
@@ -229,7 +258,8 @@ func AskHealth(service string) int {
 	}
 }
 
-// askHealth returns the answer to one check, or "" if the service does not answer.
+// askHealth returns the answer to one check, or "" if the service does not answer or
+// stopped being ready during the check.
 func askHealth(service string) string {
 	c, err := net.DialTimeout("unix", healthSocket(service), time.Second)
 	if err != nil {
@@ -237,6 +267,15 @@ func askHealth(service string) string {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Second))
-	b, _ := io.ReadAll(c)
-	return string(b)
+	answer := make([]byte, len(healthStarting))
+	n, err := io.ReadAtLeast(c, answer, len(healthOK))
+	if err != nil {
+		return ""
+	}
+	_ = c.SetDeadline(time.Now().Add(healthHold + 5*time.Second))
+	rest, err := io.ReadAll(c)
+	if err != nil {
+		return ""
+	}
+	return string(append(answer[:n], rest...))
 }

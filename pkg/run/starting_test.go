@@ -86,11 +86,12 @@ func TestReport(t *testing.T) {
 }
 
 // TestHealthWhileStarting shows that a health check waits while a service is starting,
-// succeeds when the service is ready, and fails once a service that was ready is not.
+// succeeds when the service is ready, and fails once a service that was ready is not, also
+// during a check.
 func TestHealthWhileStarting(t *testing.T) {
 	name := "test-" + strconv.Itoa(os.Getpid())
 	var ready atomic.Bool
-	go AnswerHealth(name, ready.Load, NewStarting())
+	go answerHealth(name, ready.Load, NewStarting(), 600*time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for askHealth(name) != healthStarting {
@@ -114,7 +115,14 @@ func TestHealthWhileStarting(t *testing.T) {
 			t.Fatal("not ready")
 		}
 	}
-	ready.Store(false)
+	began := time.Now()
+	if c := AskHealth(name); c != 0 || time.Since(began) < 600*time.Millisecond {
+		t.Fatalf("exit code %d after %v", c, time.Since(began))
+	}
+	time.AfterFunc(100*time.Millisecond, func() { ready.Store(false) })
+	if c := AskHealth(name); c != 1 {
+		t.Fatalf("exit code %d of a service that stops being ready during the check", c)
+	}
 	if c := AskHealth(name); c != 1 {
 		t.Fatalf("exit code %d of a service that is ready no more", c)
 	}
