@@ -77,6 +77,8 @@ var plain = map[string]any{
 	"after": nil, "client": nil, "event": nil, "reason": "x", "service": "policy", "searchEvents.service": nil, "status": "succeeded", "verdict": nil,
 	// the log, which is one for all tenants
 	"level": 0, "tile": "000", "rest": "p", "line": "x", "size": 1, "index": 0, "width": 1, "getContent.size": "SIZE", "witness": nil, "witnessed": nil, "epoch": nil, "root": nil, "next": nil,
+	"recordObservation.action": "sha256:x", "recordObservation.content": map[string]any{"agent": "a", "event": "SessionStart", "workspace": "/"}, "recordObservation.journal": "FRESH",
+	"recordObservation.kind": "client.session", "recordObservation.number": 1, "recordObservation.observed_at": "2026-01-01T00:00:00.000Z", "recordObservation.phase": "began", "recordObservation.status": nil,
 	// the content of what is made or recorded
 	"all": nil, "document": map[string]any{"name": "x", "steps": []any{map[string]any{"id": "s", "pack": "noop"}}}, "inputs": nil, "pipeline": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "", "work.artifact_info.upload": "",
 	"vote": "grant", "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
