@@ -11,7 +11,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -184,15 +183,6 @@ func number(c echo.Context, name string, least, most, without int64) (int64, err
 	return n, nil
 }
 
-// owner returns the principal whose artifacts a caller may read, or "" for a caller with
-// the scope token.Audit, who may read all artifacts of the tenant.
-func owner(who *auth.Caller) string {
-	if slices.Contains(who.Scopes, token.Audit) {
-		return ""
-	}
-	return who.Actor
-}
-
 // List handles GET /api/v1/artifacts. It responds with the caller's artifacts, newest
 // first. With all=true, it responds with those of all principals of the tenant, and the
 // caller needs the scope token.Audit.
@@ -207,7 +197,7 @@ func (s *API) List(c echo.Context) error {
 	}
 	of := who.Actor
 	if c.QueryParam("all") == "true" {
-		if of = owner(who); of != "" {
+		if of = who.Reads(); of != "" {
 			return auth.ScopeMissing(token.Audit)
 		}
 	}
@@ -229,7 +219,7 @@ func (s *API) Info(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.find(c.Request().Context(), who.Tenant, work.ArtifactInfoRequest{Artifact: c.Param("id"), Owner: owner(who)})
+	a, err := s.find(c.Request().Context(), who.Tenant, work.ArtifactInfoRequest{Artifact: c.Param("id"), Owner: who.Reads()})
 	if err != nil {
 		return err
 	}
@@ -243,7 +233,7 @@ func (s *API) Content(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.find(c.Request().Context(), who.Tenant, work.ArtifactInfoRequest{Artifact: c.Param("id"), Owner: owner(who)})
+	a, err := s.find(c.Request().Context(), who.Tenant, work.ArtifactInfoRequest{Artifact: c.Param("id"), Owner: who.Reads()})
 	if err != nil {
 		return err
 	}

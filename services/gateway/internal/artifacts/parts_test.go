@@ -23,8 +23,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
-	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
-	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // TestLinks checks that a link permits what a gateway signed until it expires, and that no
@@ -136,16 +134,6 @@ func TestUploadError(t *testing.T) {
 		if got := status(uploadError(x.err)); got != x.want {
 			t.Errorf("%v: %s, want %s", x.err, got, x.want)
 		}
-	}
-}
-
-// TestOwner checks whose artifacts a caller may read.
-func TestOwner(t *testing.T) {
-	if got := owner(&auth.Caller{Actor: "ann", Scopes: []string{"x"}}); got != "ann" {
-		t.Error(got)
-	}
-	if got := owner(&auth.Caller{Actor: "ann", Scopes: []string{"x", token.Audit}}); got != "" {
-		t.Error(got)
 	}
 }
 

@@ -62,6 +62,15 @@ type Caller struct {
 	kid    string      // key that signed the token of a login
 }
 
+// Reads returns the principal to whose objects the caller's reads are limited, or "" for a
+// caller with the scope token.Audit, who may read those of all principals of the tenant.
+func (k *Caller) Reads() string {
+	if slices.Contains(k.Scopes, token.Audit) {
+		return ""
+	}
+	return k.Actor
+}
+
 // Verify returns the caller that a credential identifies, or an error if the credential
 // is not valid. A suspension of the caller does not make a credential invalid. Verified
 // tokens are cached by their digest, because verifying a signature is expensive; expiry

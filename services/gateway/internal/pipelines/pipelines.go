@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"github.com/labstack/echo/v4"
@@ -23,7 +22,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
-	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // API serves the routes of pipelines. Its fields are set before its first use.
@@ -117,15 +115,6 @@ func (s *API) Run(c echo.Context) error {
 	return s.Calls.Respond(c, who, "tool."+pipeline.RunPack, pipeline.RunPack, args)
 }
 
-// actor returns the principal whose runs a caller may read, or "" for a caller with the
-// scope token.Audit, who may read all runs of the tenant.
-func actor(who *auth.Caller) string {
-	if slices.Contains(who.Scopes, token.Audit) {
-		return ""
-	}
-	return who.Actor
-}
-
 // Runs handles GET /api/v1/pipelines/runs. It responds with the newest runs of the caller,
 // or of all principals of the tenant if the caller has the scope token.Audit.
 func (s *API) Runs(c echo.Context) error {
@@ -139,7 +128,7 @@ func (s *API) Runs(c echo.Context) error {
 			return apierr.BadRequest("limit", "want a number from 1 to "+strconv.Itoa(maxRuns))
 		}
 	}
-	return queries.Send(c, s.Queries.In(who.Tenant), work.PipelineRunsQuery, work.PipelineRunsRequest{Actor: actor(who), Limit: limit})
+	return queries.Send(c, s.Queries.In(who.Tenant), work.PipelineRunsQuery, work.PipelineRunsRequest{Actor: who.Reads(), Limit: limit})
 }
 
 // Show handles GET /api/v1/pipelines/runs/:id. See find.
@@ -177,7 +166,7 @@ func (s *API) find(c echo.Context) (work.PipelineRun, error) {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
 	get := func(id string) (work.PipelineRun, error) {
-		return queries.Do(ctx, s.Queries.In(who.Tenant), work.PipelineRunQuery, work.PipelineRunRequest{Run: id, Actor: actor(who)})
+		return queries.Do(ctx, s.Queries.In(who.Tenant), work.PipelineRunQuery, work.PipelineRunRequest{Run: id, Actor: who.Reads()})
 	}
 	id := c.Param("id")
 	r, err := get(id)
@@ -223,7 +212,7 @@ func (s *API) proposal(ctx context.Context, who *auth.Caller, id string) (*contr
 		return nil, err
 	}
 	none := apierr.NotFound("not found: no run " + id)
-	if e == nil || e.Actor != cmp.Or(actor(who), e.Actor) {
+	if e == nil || e.Actor != cmp.Or(who.Reads(), e.Actor) {
 		return nil, none
 	}
 	var call contract.Call
