@@ -13,12 +13,12 @@ export GOFLAGS := -trimpath $(GOFLAGS)
 
 # Every folder below services with a main.go is a program; binnacle composes the others.
 SERVICES := $(filter-out binnacle,$(notdir $(patsubst %/main.go,%,$(wildcard services/*/main.go))))
-PACKS    := secretlen spin upper
+PACKS    := secretlen spin steps upper
 HOSTILE  := escape leak
 COMMIT   := $(shell git describe --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/binnacle-mesh/binnacle/pkg/run.commit=$(COMMIT)
 
-.PHONY: help up dev watch-test build man services packs test check heavy unit race simulator simulate soak e2e images images-test mutate lint deadcode vuln gen fix verify bench compose-up compose-down release print-services clean
+.PHONY: help up dev watch-test build man services packs test check heavy unit race simulator simulate soak e2e images mutate lint deadcode vuln gen fix verify bench compose-up compose-down release print-services clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,9 +90,6 @@ e2e: services ## the same scripts on one process, on one process per service and
 images: ## build the base images of deploy/images/images.lock in .cache/images (root)
 	deploy/images/base .cache/images $$(awk '$$1 == "image" {print $$2}' deploy/images/images.lock)
 
-images-test: services ## run programs in the images chromium, node and ocr (root, containerd)
-	go test -tags images -count=1 -v -timeout 20m -run 'TestScreenshot|TestNodeImage|TestOCRImage' ./e2e
-
 mutate: ## change one operator at a time and count what tests detect: the trusted core, or PKG="FOLDER …" (docs/mutation.md)
 	scripts/mutate $(PKG)
 
@@ -108,6 +105,7 @@ vuln: ## known vulnerabilities in dependencies, by govulncheck (its database is 
 gen: ## regenerate types and references
 	cd schemas && go run ./gen
 	cd packs && go run ./gen
+	cd services/binnacle && go run ./internal/packgen
 	cd services/policy && go run ./internal/scopegen
 	cd services/gateway && go run ./internal/openapigen
 	cd services/binnacle && go run ./internal/asyncgen

@@ -38,6 +38,9 @@ func TestBackup(t *testing.T) {
 				t.Fatal(out, err)
 			}
 			call(m, "cmd.secretlen", "s-kept", `{}`)
+			stored := call(m, "artifact.put", "s-kept", `{"content":"flotsam","labels":["case=17"]}`)
+			var put struct{ Output struct{ Artifact string } }
+			stored.JSON(t, &put)
 			pack := filepath.Join(t.TempDir(), "p.tar")
 			if out, err := m.CLI("export", "--session", "s-kept", "--out", pack); err != nil {
 				t.Fatal(out, err)
@@ -94,6 +97,12 @@ func TestBackup(t *testing.T) {
 			r := call(again, "cmd.secretlen", "s-kept", `{}`) // the session can be continued and can use its secret
 			if !strings.Contains(string(r.Body), `"length":8`) {
 				t.Errorf("%s", r.Body)
+			}
+			if r := call(again, "artifact.get", "s-kept", fmt.Sprintf(`{"artifact":%q}`, put.Output.Artifact)); !strings.Contains(string(r.Body), "flotsam") {
+				t.Errorf("the artifact: %s", r.Body)
+			}
+			if out, err := again.CLI("artifact", "list", "--label", "case=17"); err != nil || !strings.Contains(out, put.Output.Artifact) {
+				t.Error(out, err)
 			}
 			if out, err := again.CLI("replay"); err != nil {
 				t.Error(out, err)

@@ -21,9 +21,10 @@ import (
 var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-container.pack.yaml", "escape-image", "escape-image.pack.yaml", "lost", "lost.pack.yaml"}
 
 // boxedOptions returns the options of a mesh for the scripts in testdata/boxed, which need
-// containerd, and the variables for these scripts: packs that run in an image, and the
-// archive of the image, which has the given programs too. The folder of images contains only
-// the lock file, so that the scripts import the image.
+// containerd, and the variables of these scripts: the path of the archive of the image shell,
+// which also has the given programs, and the image's digest. The mesh has the packs of
+// boxedPacks, too. Its folder of images contains only the lock file, so that the scripts
+// import the image.
 func boxedOptions(t *testing.T, programs ...string) (harness.Options, []string) {
 	t.Helper()
 	archives, digest := shellImages(t, programs...)
@@ -117,12 +118,12 @@ func queuePacks(t *testing.T, dir string) {
 	}
 }
 
-// sandboxQueue checks that a call that finds no free sandbox waits and then runs,
-// that the ledger, the state of the call, the command line and the progress of MCP show
-// its position, and the gateway's /readyz and the metrics the number of waiting calls, and that a call
-// above the tenant's half of the queue is refused with 503 and runs when the queue is
-// empty. The mesh must have one session-runner, in the given process, with one sandbox and a
-// queue of six, and the packs of queuePacks.
+// sandboxQueue checks that a call that finds no free sandbox waits and then runs; that the
+// ledger, the state of the call, the command line and the progress of MCP show its position
+// in the queue; and that the gateway's /readyz and the metrics show the number of waiting
+// calls. A call above the tenant's half of the queue is refused with 503, and a later call
+// runs once the queue is empty. The mesh must have one session-runner, in the given process,
+// with one sandbox and a queue of six, and the packs of queuePacks.
 func sandboxQueue(t *testing.T, m *harness.Mesh, process string) {
 	t.Helper()
 	shows := func(state string) bool {

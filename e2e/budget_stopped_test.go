@@ -66,7 +66,8 @@ func (bt *budgetTest) use(actor string, clients, n int, at int64, then func()) (
 	return good.Load(), bad.Load()
 }
 
-// effects returns how many calls of an actor have an effect, and how many were fenced.
+// effects returns how many calls of an actor have an effect, and how many the budget fence
+// cancelled.
 func (bt *budgetTest) effects(actor string) (n, fenced int) {
 	bt.Helper()
 	for _, e := range ledger(bt.T, bt.mesh) {
@@ -100,7 +101,8 @@ func (bt *budgetTest) useUp(actor string) {
 	}
 }
 
-// spent checks that the limit refuses 64 further calls of an actor, unless they are fenced.
+// spent checks that the limit refuses 64 further calls of an actor, or the budget fence cancels
+// them.
 func (bt *budgetTest) spent(actor string) {
 	bt.Helper()
 	_, before := bt.effects(actor)
@@ -191,8 +193,8 @@ func TestBudgetStopped(t *testing.T) {
 	}
 }
 
-// TestBudgetCrashLoop shows that an instance of policy that crashes again and again loses
-// nothing of a limit: its allotments are closed, and the limit is used to its last call.
+// TestBudgetCrashLoop shows that an instance of policy that crashes again and again loses nothing
+// of a limit: allotments are closed, and the limit is used to its last call.
 func TestBudgetCrashLoop(t *testing.T) {
 	bt := newBudgetTest(t)
 	for range 5 {

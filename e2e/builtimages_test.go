@@ -1,45 +1,13 @@
-//go:build images
-
 package e2e
 
 import (
-	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
-	"image/png"
 	"strings"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
-
-// TestScreenshot shows that headless Chromium in the image chromium renders a page: the
-// screenshot has the page's color. The test is not a part of `make test`, because the
-// image takes minutes to build; `make images-test` runs it.
-func TestScreenshot(t *testing.T) {
-	archive, lock := built(t, "chromium")
-	images := t.TempDir()
-	m := harness.One(t, harness.Options{Packs: imagePacks(t, lock, "screenshot"), Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images}})
-	cli(t, m, "image", "import", archive, "--images", images)
-	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.screenshot", "s-page", `{"html":"<body style='background:#0a0'><script>document.body.style.background='#00a'</script>"}`)
-	if err != nil || r.Status != 200 {
-		t.Fatalf("%v %+v %s", err, r, r.Body)
-	}
-	var doc struct {
-		Output struct{ PNG []byte }
-	}
-	if err := json.Unmarshal(r.Body, &doc); err != nil {
-		t.Fatal(err)
-	}
-	picture, err := png.Decode(bytes.NewReader(doc.Output.PNG))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if red, green, blue, _ := picture.At(200, 150).RGBA(); red != 0 || green != 0 || blue>>8 != 0xaa {
-		t.Errorf("color of the page: %x %x %x", red, green, blue)
-	}
-}
 
 // imageMesh returns a mesh of one process with a pack of e2e/packs/images and its image.
 func imageMesh(t *testing.T, image, pack string) *harness.Mesh {
@@ -78,11 +46,29 @@ func page(text string) []byte {
 	return []byte(out + fmt.Sprintf("trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n", len(objects)+1, start))
 }
 
-// TestOCRImage shows that poppler and tesseract in the image ocr read the text of a page.
-func TestOCRImage(t *testing.T) {
-	m := imageMesh(t, "ocr", "scan")
-	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.scan", "s-ocr", fmt.Sprintf(`{"pdf":%q}`, base64.StdEncoding.EncodeToString(page("Fair winds 2026"))))
-	if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), "Fair winds 2026") {
-		t.Errorf("%v %+v %s", err, r, r.Body)
+// TestOCRPack shows, on one process and with one process per service, that the pack doc.ocr
+// reads the text of a PDF, and that it returns an input error for a document that it cannot
+// read and for an unknown language.
+func TestOCRPack(t *testing.T) {
+	archive, lock := built(t, "ocr")
+	pdf := base64.StdEncoding.EncodeToString(page("Fair winds 2026"))
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			images := t.TempDir()
+			m := start(t, harness.Options{Packs: imagePacks(t, lock, "doc.ocr"), Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images}})
+			cli(t, m, "image", "import", archive, "--images", images)
+			p := packCaller{t, m, "s-ocr"}
+			if out := p.must("doc.ocr", `{"source_b64":"`+pdf+`"}`); !strings.Contains(fmt.Sprint(out["text"]), "Fair winds 2026") || out["pages"].(float64) != 1 || out["truncated"] != false {
+				t.Errorf("%v", out)
+			}
+			for args, want := range map[string]string{
+				`{"source_b64":"?"}`: "/source_b64", `{"source_b64":"` + base64.StdEncoding.EncodeToString([]byte("text")) + `"}`: "not a PDF or a picture",
+				`{"source_b64":"` + base64.StdEncoding.EncodeToString([]byte("%PDF-1.4\nx")) + `"}`: "the PDF cannot be read", `{"source_b64":"eA==","language":"deu"}`: "/language",
+			} {
+				if status, _, body := p.call("doc.ocr", args); status != 400 || !strings.Contains(body, want) {
+					t.Errorf("%s: %d %s", args, status, body)
+				}
+			}
+		})
 	}
 }

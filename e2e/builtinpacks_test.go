@@ -49,11 +49,12 @@ func connected(t *testing.T, host, mail string) string {
 	return dir
 }
 
-// TestConnectedPacks runs every built-in pack that connects to a service, in its sandbox and
-// through its proxy, against a local server that imitates a web site, SearXNG, GitHub and the
-// mesh's API, on one process and with one process per service. It shows that a redirect to a host
-// that is not permitted is refused, that the broker adds the secrets, which are neither in outputs
-// nor on the ledger, and that a pack is denied as long as the ceilings do not permit its host.
+// TestConnectedPacks runs the built-in packs that connect to a service, except a database, each in
+// its sandbox and through its proxy, against local servers that imitate a web site, SearXNG,
+// GitHub, the mesh's API and a mail server, on one process and with one process per service. It
+// shows that a redirect to a host that is not permitted is refused, that the broker adds the
+// tokens of GitHub and of the mesh, that the GitHub token is in no output and no secret is on the
+// ledger, and that a pack is denied as long as the ceilings do not permit its host.
 func TestConnectedPacks(t *testing.T) {
 	const token, key, login = "gh-t0ken-of-the-test", "vk-of-the-test", "l0gin-of-the-test"
 	var site *httptest.Server
@@ -77,7 +78,7 @@ func TestConnectedPacks(t *testing.T) {
 			reply(r.URL.Query().Get("format") == "json", `{"results":[{"url":"`+site.URL+`/tides","title":"Tides","content":"c"}]}`)
 		case "GET /repos/octo/harbor/issues", "GET /repos/octo/harbor/pulls/8/files":
 			reply(gh, `[{"number":7,"title":"Empty","filename":"a.go"}]`)
-		case "GET /repos/octo/harbor/pulls/8", "POST /repos/octo/harbor/issues", "POST /repos/octo/harbor/pulls", "POST /repos/octo/harbor/issues/7/comments", "POST /repos/octo/harbor/releases":
+		case "GET /repos/octo/harbor/pulls/8", "POST /repos/octo/harbor/issues", "POST /repos/octo/harbor/pulls", "GET /repos/octo/harbor/issues/7", "POST /repos/octo/harbor/issues/7/comments", "POST /repos/octo/harbor/releases":
 			reply(gh, `{"id":70,"number":8,"title":"echo `+token+`","state":"open","html_url":"http://x/8","head":{"ref":"a"},"base":{"ref":"main"}}`)
 		case "GET /api/v1/packs":
 			reply(llm, `[{"name":"doc.parse","description":"d","input_schema":{}}]`)
@@ -118,6 +119,7 @@ func TestConnectedPacks(t *testing.T) {
 				{"web.scrape", `{"url":"` + site.URL + `/tides"}`, `"title":"Tides"`},
 				{"research.deep", `{"query":"tides","model":"m"}`, `"sources_used":1`},
 				{"github.issue.list", `{"repo":"octo/harbor"}`, `"count":1`},
+				{"github.issue.get", `{"repo":"octo/harbor","issue_number":7}`, `"title":"echo `},
 				{"github.issue.create", `{"repo":"octo/harbor","title":"t"}`, `"number":8`},
 				{"github.issue.comment", `{"repo":"octo/harbor","issue_number":7,"body":"b"}`, `"id":70`},
 				{"github.pr.create", `{"repo":"octo/harbor","title":"t","head":"a","base":"main"}`, `"number":8`},
@@ -147,7 +149,8 @@ func TestConnectedPacks(t *testing.T) {
 
 // TestPackTest calls the built-in packs with the examples of their manifests, each in its
 // sandbox, on one process and with one process per service. It shows that an example whose
-// output differs fails, and that errors suggest names for misspelt ones.
+// output differs fails, and that the errors for a misspelt pack, member and value each
+// suggest the correct spelling.
 func TestPackTest(t *testing.T) {
 	packs := filepath.Join(harness.Root(), "bin/packs")
 	for name, start := range harness.Topologies {

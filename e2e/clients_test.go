@@ -109,6 +109,9 @@ func typescriptClient(t *testing.T, document, dir string) []string {
 // takes it for a package there.
 func copyTo(t *testing.T, from, to string) {
 	t.Helper()
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := fs.WalkDir(os.DirFS(from), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,15 +13,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// TestComposeFromClone shows that in a fresh clone of the repository, `docker compose
-// up` alone builds every image, creates the keys and starts the mesh, without a module
-// proxy and without containerd. If the machine lacks the base image, the test makes it
-// from the machine's Go distribution.
+// TestComposeFromClone shows that in a fresh clone of the repository, `docker compose up` alone
+// builds every image, creates the keys and starts the mesh, without a module proxy and without
+// containerd. If the machine lacks the base image, the test makes it from the machine's Go
+// distribution. The images have the tag clone, so that they do not replace those of other
+// tests.
 func TestComposeFromClone(t *testing.T) {
 	const base, project = "golang:1.26", "binnacle-e2e-clone"
 	dir := filepath.Join(t.TempDir(), "binnacle")
 	if out, err := exec.Command("git", "clone", "-q", harness.Root(), dir).CombinedOutput(); err != nil {
 		t.Fatalf("git clone: %v\n%s", err, out)
+	}
+	file := filepath.Join(dir, "docker-compose.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, bytes.ReplaceAll(text, []byte(":local\n"), []byte(":clone\n")), 0o644); err != nil {
+		t.Fatal(err)
 	}
 	packages := []string{"./deploy/nats", "./deploy/balancer", "./services/binnacle", "./examples/packs/...", "./packs/builtin"}
 	for _, s := range harness.Services {
@@ -28,34 +38,50 @@ func TestComposeFromClone(t *testing.T) {
 	}
 	if exec.Command("docker", "image", "inspect", base).Run() != nil {
 		harness.GoImage(t, base, packages...)
-		t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", base).Run() })
+		t.Cleanup(func() {
+			removeImages("dangling=true", "label="+harness.GoImageLabel) // those in which the programs were built
+			removeImages("reference=" + base)
+		})
 	}
-	images, err := exec.Command("docker", "images", "-q", "binnacle/*").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ids := strings.Fields(string(images)); len(ids) > 0 { // otherwise docker would use the images of other tests
-		_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
-	}
+	removeImages("reference=binnacle/*:clone") // those that a killed test has left
+	t.Cleanup(func() { removeImages("reference=binnacle/*:clone") })
 	addr := ports.Free(t)
 	_, port, _ := strings.Cut(addr, ":")
-	run := func(args ...string) string {
-		t.Helper()
+	try := func(args ...string) (string, error) {
 		cmd := exec.Command("docker", append([]string{"compose"}, args...)...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project, "COMPOSE_PROGRESS=plain", "BINNACLE_PORT="+port, "GOPROXY=off", "BINNACLE_CONTAINERD_DIR="+t.TempDir())
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {
-			t.Fatalf("docker compose %s: %v\n%s\n%s", strings.Join(args, " "), err, out.String(), errs.Bytes()[max(0, errs.Len()-8000):])
+			return "", fmt.Errorf("docker compose %s: %w\n%s\n%s", strings.Join(args, " "), err, out.String(), errs.Bytes()[max(0, errs.Len()-8000):])
 		}
-		return strings.TrimSpace(out.String())
+		return strings.TrimSpace(out.String()), nil
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := try(args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	down := func(args ...string) {
+		t.Helper()
+		var err error
+		for range 4 {
+			if _, err = try(args...); err == nil {
+				return
+			}
+			harness.RemoveEndpoints(t, project)
+		}
+		t.Error(err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(run("logs", "--no-color", "--tail", "20"))
+			t.Log(try("logs", "--no-color", "--tail", "20"))
 		}
-		run("--profile", "tools", "down", "-v", "--remove-orphans")
+		down("--profile", "tools", "down", "-v", "--remove-orphans")
 	})
 	run("up", "-d", "--wait")
 	token := run("run", "--rm", "-T", "keys", "token", "admin")
@@ -89,12 +115,25 @@ func TestComposeFromClone(t *testing.T) {
 		t.Errorf("verify: %v\n%s", err, out)
 	}
 	// The mesh can be started again from its volumes.
-	run("down")
+	down("down")
 	run("up", "-d", "--wait")
 	if again := run("run", "--rm", "-T", "keys", "token", "admin"); again != token {
 		t.Error("another `up` made other keys")
 	}
 	if out := cli("events", "list", "--session", "s-clone"); !strings.Contains(out, "effect_recorded") {
 		t.Errorf("the ledger is gone: %q", out)
+	}
+}
+
+// removeImages removes the images that match all filters of `docker images`. An image that a
+// running container uses remains.
+func removeImages(filters ...string) {
+	args := []string{"images", "-q"}
+	for _, f := range filters {
+		args = append(args, "-f", f)
+	}
+	out, _ := exec.Command("docker", args...).Output()
+	if ids := strings.Fields(string(out)); len(ids) > 0 {
+		_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
 	}
 }

@@ -16,12 +16,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestComposeConfigured shows that the services on compose apply the llm document, the
-// capture mode, the policy and the OpenTelemetry settings with which they are
-// configured, that the NATS server commits in groups in durability mode power, that a tool
-// reaches what its rules permit, with a credential, and nothing else, that the webhook
-// of jobs is notified, that calls without a free sandbox wait, and that images, held sandboxes and tier container work with two
-// session-runners and two egress-brokers, also after both brokers were killed in mid-flow.
+// TestComposeConfigured shows that the services on compose apply the llm document, the capture
+// mode, the policy and the OpenTelemetry settings with which they are configured, that the NATS
+// server commits in groups in durability mode power, that a tool reaches what its rules permit,
+// with a credential, and nothing else, that the webhook of jobs is notified and a bundle is
+// downloaded through the egress-broker, that calls without a free sandbox wait, and that images,
+// held sandboxes and tier container work with two session-runners and two egress-brokers, also
+// after both brokers were killed during requests.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64
@@ -89,8 +90,9 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	}
 	hook := newNoticeReceiver(t)
 	hook.accept()
+	bundles, foreign := newBundleServer(t), newBundleServer(t)
 	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6}\n",
-		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "HELD_TEST=" + held.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32"}})
+		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
 	}
@@ -109,6 +111,9 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		t.Errorf("capture is not hashed, or the session cannot be listed: %v\n%s", err, events)
 	}
 	composeEgress(t, m, host, port, &seen)
+	bundles.build(t, m)
+	bundles.activated(t, m, host)
+	deniedBundle(t, m, foreign, host)
 	slow, err := m.DoHeader(t.Context(), "POST", "/api/v1/packs/cmd.fetch", fmt.Sprintf(`{"url":"http://%s:%s/v1/slow"}`, host, port), map[string]string{"Prefer": "respond-async"})
 	if err != nil || slow.Status != http.StatusAccepted {
 		t.Fatal(err, slow)
@@ -120,10 +125,9 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	m.Scale("session-runner=2", "egress-broker=2")
 	t.Run("boxed", func(t *testing.T) { scriptsIn(t, m, sdkDir(t), "boxed", vars...) })
 	heldEgress(t, m, "http://"+heldAt, true, heldReached, heldRelease)
+	noticesOfJobs(t, m, hook, func() { crashContainer(t, m.Container("egress-broker", 1), m.Container("egress-broker", 2)) }, func() { m.Scale("session-runner=2", "egress-broker=2") })
 	brokerKilled(t, m, "http://"+host+":"+port, reached, func() {
-		if out, err := m.ComposeCLI("kill", "egress-broker"); err != nil {
-			t.Fatal(out, err)
-		}
+		crashContainer(t, m.Container("egress-broker", 1), m.Container("egress-broker", 2)) // both at once, so that neither takes over for the other
 	}, func() { m.Scale("session-runner=2", "egress-broker=2") })
 	eventually(t, "a span reaches the collector", 20*time.Second, func() bool { return spans.Load() > 0 })
 }
@@ -132,7 +136,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 // server of the test and adds a credential.
 func composeEgress(t *testing.T, m *harness.Mesh, host, port string, seen *atomic.Value) {
 	t.Helper()
-	cli(t, m, "trust", "sign", write(t, "p0.json", `{"egress":[{"host":"*"}]}`))
+	cli(t, m, "trust", "sign", write(t, "p0.json", `{"egress":[{"host":"*"}],"egress_hosts":["*"]}`))
 	cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
 	if out, err := m.CLIStdin(tokenValue, "secret", "put", "page-token"); err != nil {
 		t.Fatal(out, err)

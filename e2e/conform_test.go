@@ -34,6 +34,18 @@ func replace(old, repl string) func(*http.Response, []byte) []byte {
 	return func(_ *http.Response, b []byte) []byte { return re.ReplaceAll(b, []byte(repl)) }
 }
 
+// otherHash changes the first hash of a proof, whatever it is.
+func otherHash(_ *http.Response, b []byte) []byte {
+	if _, rest, ok := bytes.Cut(b, []byte(`"path":["`)); ok {
+		if rest[0] == '0' {
+			rest[0] = '1'
+		} else {
+			rest[0] = '0'
+		}
+	}
+	return b
+}
+
 func without(header string) func(*http.Response, []byte) []byte {
 	return func(r *http.Response, b []byte) []byte { r.Header.Del(header); return b }
 }
@@ -103,8 +115,8 @@ var mutations = map[string][]mutation{
 		return b
 	}}, {"POST /api/v1/packs/conform", status(403)}},
 	"checkpoint":  {{"GET /log/checkpoint", flip(40)}, {"GET /log/checkpoint", replace(`(?m)^[0-9]+$`, "1")}},
-	"inclusion":   {{"GET /api/v1/ledger/[0-9]+/proof", replace(`"path":\["..`, `"path":["00`)}, {"GET /api/v1/ledger/[0-9]+/proof", replace(`"index":`, `"index":1`)}, {`GET /api/v1/events\?session`, replace(`"actor":"admin"`, `"actor":"unknown"`)}},
-	"consistency": {{"GET /log/consistency", replace(`"path":\["..`, `"path":["00`)}, {"GET /log/consistency", replace(`"path":\[[^\]]*\]`, `"path":[]`)}},
+	"inclusion":   {{"GET /api/v1/ledger/[0-9]+/proof", otherHash}, {"GET /api/v1/ledger/[0-9]+/proof", replace(`"index":`, `"index":1`)}, {`GET /api/v1/events\?session`, replace(`"actor":"admin"`, `"actor":"unknown"`)}},
+	"consistency": {{"GET /log/consistency", otherHash}, {"GET /log/consistency", replace(`"path":\[[^\]]*\]`, `"path":[]`)}},
 	"tiles":       {{"GET /log/tile/", flip(33)}, {"GET /log/tile/", func(_ *http.Response, b []byte) []byte { return b[:len(b)-32] }}},
 	"ledger":      {{`GET /api/v1/ledger\?`, replace(`"actor":"admin"`, `"actor":"unknown"`)}, {`GET /api/v1/ledger\?`, lines(func(l []string) []string { return l[:len(l)-1] })}},
 	"evidence":    {{"GET /api/v1/sessions/", flip(5000)}, {"GET /api/v1/sessions/", func(_ *http.Response, b []byte) []byte { return b[:len(b)-512] }}},

@@ -326,8 +326,9 @@ func (c *crash) check() {
 	}
 	fmt.Printf("crash test: %d calls sent, %d acknowledged, %d without an answer; outcomes %v; acknowledged and missing %d, with another status %d, two outcomes %d; ledger of %d events verified, %d receipts, %d open\n",
 		c.sent, len(c.acked), c.unsure, outcomes, missing, differ, twice.Load(), rep.TreeSize, rep.Receipts, rep.Open)
-	// A mesh on a machine with nothing else to do acknowledges several thousand calls; on
-	// one that also runs other tests, the server is away for much of the time.
+	// On an idle machine, the mesh acknowledges several thousand calls. On a machine that also
+	// runs other tests, restarts are slow, so that the NATS server is down for much of the
+	// time.
 	const least = 300
 	if len(c.acked) < least {
 		c.t.Errorf("only %d calls were acknowledged; the load was no load", len(c.acked))

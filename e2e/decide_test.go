@@ -59,9 +59,9 @@ func stateOf(t *testing.T, m *harness.Mesh, call string) (status string) {
 	return doc.Status
 }
 
-// TestCallersExecute shows that the outcome of an intent from one gateway can be reported
-// to another, even if the first has been killed or all processes were started again. If no report
-// arrives in time, the call gets the outcome unknown even if the gateway that issued the
+// TestCallersExecute shows that the outcome of an intent from one gateway can be reported to
+// another, even if the first has been killed or all processes were started again. If no report
+// arrives in time, the call gets the outcome unknown, even if the gateway that issued the
 // intent was killed or restarted. The intent of an approved call can be fetched.
 func TestCallersExecute(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
@@ -143,10 +143,11 @@ func TestCallersExecute(t *testing.T) {
 	cli(t, m, "replay")
 }
 
-// TestDecideBehindHistory shows that after 10,000 calls in the same session, and after
-// all processes were started again, a decision and its report take at most about twice
-// the time that they take on an empty ledger. An older intent is still found, and its
-// outcome can be reported twice.
+// TestDecideBehindHistory shows that after 10,000 calls in the same session, and after all
+// processes were started again, a decision and its report take at most about twice the time
+// that they take on an empty ledger, and so does the explanation of an older call. An older
+// intent is still found, its outcome can be reported, and a second report is accepted as a
+// repetition.
 func TestDecideBehindHistory(t *testing.T) {
 	m := harness.Processes(t, harness.Options{Noop: true})
 	const session = "s-long"
@@ -163,10 +164,26 @@ func TestDecideBehindHistory(t *testing.T) {
 		slices.Sort(took)
 		return took[len(took)/2]
 	}
+	ended := handOut(t, m, session, time.Minute, nil)
+	ended.report(t, m, "")
+	explain := func() time.Duration {
+		var took []time.Duration
+		for range 20 {
+			began := time.Now()
+			if r, err := m.Do(t.Context(), "GET", "/api/v1/calls/"+ended.CallID+"/explanation", "", ""); err != nil || !strings.Contains(string(r.Body), `"layer":"p1"`) {
+				t.Fatalf("%v %+v", err, r)
+			}
+			took = append(took, time.Since(began))
+		}
+		slices.Sort(took)
+		return took[len(took)/2]
+	}
 	key := map[string]string{"Idempotency-Key": "before the history"}
 	old := handOut(t, m, session, time.Hour, key)
 	round() // warm up
 	empty := round()
+	explain() // warm up
+	emptyExplained := explain()
 
 	var wg sync.WaitGroup
 	for range 8 {
@@ -196,6 +213,14 @@ func TestDecideBehindHistory(t *testing.T) {
 	t.Logf("decide and report, median: %s on an empty ledger, %s behind 10,000 calls of the session", empty, long)
 	if long > most {
 		t.Errorf("decide and report took %s on an empty ledger and %s behind a history", empty, long)
+	}
+	explained := explain()
+	for n := 0; explained > 2*emptyExplained+5*time.Millisecond && n < 10; n++ {
+		explained = explain()
+	}
+	t.Logf("explanation of a call, median: %s on an empty ledger, %s behind 10,000 calls of the session", emptyExplained, explained)
+	if explained > 2*emptyExplained+5*time.Millisecond {
+		t.Errorf("an explanation took %s on an empty ledger and %s behind a history", emptyExplained, explained)
 	}
 	if again := handOut(t, m, session, time.Hour, key); again.IntentID != old.IntentID || !again.Before {
 		t.Errorf("the same key gave %+v, first %+v", again, old)

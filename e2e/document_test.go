@@ -25,12 +25,13 @@ import (
 // document that the gateway serves. It fails if the document has an operation that the
 // test does not use successfully.
 func TestDocument(t *testing.T) {
-	m := harness.One(t, harness.Options{LLM: allModels(t), Noop: true})
+	p := startProvider(t, "CLAIMS=id_token")
+	m := harness.One(t, harness.Options{LLM: allModels(t), Noop: true, Env: p.env})
 	d := harness.Checked(t, m)
 	operator := m.OperatorToken
 	m = m.As(m.Token)
 	m.Addr, m.OperatorToken = d.Addr, operator
-	u := &user{t: t, m: m}
+	u := &user{t: t, m: m, provider: p}
 
 	u.edge()
 	u.logins()
@@ -86,6 +87,8 @@ func allModels(t *testing.T) string {
 type user struct {
 	t *testing.T
 	m *harness.Mesh // its address is that of the proxy that checks the exchanges
+
+	provider *identityProvider
 }
 
 // must sends a request and returns the response, which must have the given status. header
@@ -131,7 +134,7 @@ func (u *user) until(path string) *harness.Response {
 // as returns a user that sends its requests with the given token.
 func (u *user) as(token string) *user {
 	m := u.m.As(token)
-	return &user{u.t, m}
+	return &user{u.t, m, u.provider}
 }
 
 // operator returns a user that sends its requests with the operator's token.
@@ -164,12 +167,30 @@ func (u *user) logins() {
 	u.must(200, "POST", "/api/v1/calls", `{"kind":"policy.grant_role","args":{"principal":"admin","role":"developer"}}`)
 	u.get("/.well-known/jwks.json")
 	u.get("/.well-known/oauth-authorization-server")
+	u.get("/.well-known/oauth-protected-resource/mcp")
 	r := u.must(200, "POST", "/oauth/token", "grant_type=password&username=admin&password=correct+horse+battery+staple", form...)
 	u.as(u.member(r, "access_token")).get("/api/v1/packs")
 	u.must(200, "POST", "/oauth/introspect", "token="+u.member(r, "access_token"), form...)
 	u.must(200, "POST", "/oauth/revoke", "token="+u.member(r, "refresh_token"), form...)
 	d := u.must(200, "POST", "/oauth/device", "client_id=doc", form...)
 	u.must(200, "POST", "/api/v1/devices", `{"code":"`+u.member(d, "user_code")+`"}`)
+	u.browser(u.member(u.must(200, "POST", "/oauth/device", "client_id=doc", form...), "user_code"))
+}
+
+// browser logs in as a browser does, approves a code and logs out.
+func (u *user) browser(code string) {
+	page := []string{"Content-Type", "application/x-www-form-urlencoded", "Origin", "http://" + u.m.Addr}
+	u.get("/auth/login")
+	r := u.must(200, "POST", "/auth/login", "username=admin&password=correct+horse+battery+staple&code="+code, page...)
+	_, invited := invitation(u.t, u.m, "admin")
+	u.must(200, "POST", "/api/v1/calls", `{"kind":"policy.map_group","args":{"group":"eng","role":"viewer"}}`)
+	u.provider.groups("ann", `["eng"]`)
+	b := newBrowser(u.t, u.m)
+	b.says(b.login(u.provider, u.m.Addr, u.m.Addr, "ann", "invitation="+invited), 200, "Logged in")
+	page = append(page, "Cookie", strings.Split(r.Header.Get("Set-Cookie"), ";")[0])
+	u.must(200, "GET", "/auth/device?code="+code, "", page...)
+	u.must(200, "POST", "/auth/device", "code="+code, page...)
+	u.must(200, "POST", "/auth/logout", "", page...)
 }
 
 func (u *user) calls() {
@@ -184,6 +205,7 @@ func (u *user) calls() {
 	u.must(200, "POST", "/api/v1/calls", `{"kind":"llm.chat","args":{"model":"openai/m-good","messages":[{"role":"user","content":"hi"}]}}`)
 	denied := u.must(403, "POST", "/api/v1/packs/no-such", `{}`)
 	u.get("/api/v1/calls/" + denied.Header.Get("X-Binnacle-Call-Id"))
+	u.get("/api/v1/calls/" + denied.Header.Get("X-Binnacle-Call-Id") + "/explanation")
 	u.must(200, "POST", "/api/v1/secrets", `{"name":"doc-secret","value":"v"}`)
 	rubric, err := json.Marshal(map[string]string{"session": "s-doc", "rubric": "name: on-course\nmodel: fixture/judge\nmin: 0\nmax: 10\ncriteria:\n  - id: answered\n    description: it was answered\n"})
 	if err != nil {
@@ -214,6 +236,9 @@ func (u *user) pipelines() {
 	u.get(at)
 	u.get(at + "/graph")
 	u.must(200, "DELETE", at, "")
+	schedule := u.member(u.must(200, "POST", "/api/v1/calls", `{"kind":"tool.pipeline.schedule","args":{"cron":"0 0 30 2 *","document":`+doc+`}}`), "call_id")
+	u.get("/api/v1/pipelines/schedules?limit=1")
+	u.get("/api/v1/pipelines/schedules/" + schedule)
 }
 
 func (u *user) models() {
@@ -321,7 +346,7 @@ func (u *user) ledger() {
 	u.form(pack.Body)
 	r := u.must(200, "POST", "/api/v1/conformance/run", `{"level":"L1","model":"openai/m-good"}`, "X-Binnacle-Session", "")
 	u.get("/api/v1/conformance/reports/" + u.member(r, "report_id"))
-	for _, path := range []string{"audit", "gateway", "gateway-authority", "llm-router", "policy", "policy-budget", "policy-starts", "keys-policy"} {
+	for _, path := range []string{"audit", "gateway", "gateway-authority", "llm-router", "policy", "policy-budget", "policy-starts", "keys-policy", "work", "work-pipelines", "work-catalog", "mcp-router"} {
 		u.operator().get("/api/v1/views/" + path)
 	}
 }

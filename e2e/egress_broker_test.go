@@ -20,8 +20,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// fetchPack builds the pack fetch into a new folder, which it returns. egress is the part of its
-// manifest that names what it may reach.
+// fetchPack builds the pack fetch into a new folder, which it returns. egress is the part of
+// the manifest with its rules for egress.
 func fetchPack(t testing.TB, egress string) string {
 	dir := t.TempDir()
 	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "fetch"), "./packs/fetch")
@@ -78,9 +78,9 @@ func (s *lineServer) rule() string {
 	return fmt.Sprintf(`{"host":%q,"port":%d,"mode":"tcp"}`, s.Addr().(*net.TCPAddr).IP, s.port())
 }
 
-// tcpRule checks that cmd.fetch exchanges data in a protocol of its own with the server open,
-// which a rule with mode tcp in its intent names, that it opens no connection to the servers
-// shut, which no such rule names, and that the ledger shows both.
+// tcpRule checks that cmd.fetch can exchange data over TCP with the server open, for which its
+// intent has a rule with mode tcp, that no connection to the servers shut is opened, for which
+// it has none, and that the flow and the denials are on the ledger.
 func tcpRule(t *testing.T, m *harness.Mesh, open *lineServer, shut ...*lineServer) {
 	t.Helper()
 	call := func(s *lineServer) string {
@@ -120,9 +120,9 @@ func tcpRule(t *testing.T, m *harness.Mesh, open *lineServer, shut ...*lineServe
 }
 
 // TestEgressBroker shows that a pack reaches the host that its intent permits, through the
-// egress-broker only, and nothing else, that each flow and denial is on the ledger, with
-// the URL of a flow but without its query, that the proxy ends with the call, and that TCP
-// requires a rule of the tool with mode tcp, which the ceilings must permit.
+// egress-broker only, and nothing else, that each flow and denial is on the ledger, without
+// the query of a flow's URL, that the proxy ends with the call, and that TCP requires a rule
+// of the tool with mode tcp, which the ceilings must permit.
 func TestEgressBroker(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/away" {

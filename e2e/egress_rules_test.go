@@ -22,7 +22,8 @@ import (
 // tokenValue is a secret whose spellings in JSON, URLs, base64 and hex all differ.
 const tokenValue = `t0ken/"with+odd\characters&more`
 
-// tokenSpellings returns the spellings in which tokenValue must not leave the broker.
+// tokenSpellings returns the spellings of tokenValue that must not occur in outputs, events and
+// logs.
 func tokenSpellings() []string {
 	quoted, _ := json.Marshal(tokenValue)
 	return []string{tokenValue, string(quoted[1 : len(quoted)-1]), url.QueryEscape(tokenValue), url.PathEscape(tokenValue),
@@ -33,7 +34,7 @@ func tokenSpellings() []string {
 type api struct {
 	*httptest.Server
 	host, port string
-	roots      string // path of the certificate that verifies the server's
+	roots      string // path of the certificate with which the server's certificate is verified
 	granted    atomic.Int64
 }
 
@@ -73,11 +74,11 @@ func clean(t *testing.T, what, text string) {
 }
 
 // TestEgressRules shows on one process, and with a process per service and two brokers, that
-// a rule with a credential lets a program fetch a page which needs a secret: in the tier
+// a rule with a credential lets a program fetch a page that requires a secret: in the tier
 // process, and as a Python script in a container. The secret reaches the server, and neither
 // the program, nor the ledger, nor the logs, in any spelling. Method and path are checked
-// inside of TLS. An overlay narrows the rules in the signed intent, one that widens the
-// ceilings is rejected, and replay makes the same decisions.
+// inside the TLS connection. An overlay narrows the rules in the signed intent, an overlay
+// that widens the ceilings is rejected, and replay makes the same decisions.
 func TestEgressRules(t *testing.T) {
 	archive, lock := built(t, "python")
 	for name, start := range map[string]func(testing.TB, harness.Options) *harness.Mesh{"one": harness.One, "processes": harness.Processes} {
@@ -196,9 +197,9 @@ func TestEgressRules(t *testing.T) {
 	}
 }
 
-// TestEgressBrokerKilled shows that the call continues if the broker is killed in mid-flow,
-// that the flow is on the ledger when the broker runs again, and that a further call has a
-// proxy then.
+// TestEgressBrokerKilled shows that a call continues if the broker is killed during a flow,
+// that the flow is on the ledger when the broker runs again, and that the next call has a
+// proxy.
 func TestEgressBrokerKilled(t *testing.T) {
 	reached, release := make(chan struct{}, 8), make(chan struct{})
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -229,6 +230,9 @@ func TestEgressBrokerKilled(t *testing.T) {
 // the next call has a proxy.
 func brokerKilled(t *testing.T, m *harness.Mesh, site string, reached <-chan struct{}, kill, restart func()) {
 	t.Helper()
+	for len(reached) > 0 { // earlier requests of that path
+		<-reached
+	}
 	ended := make(chan string, 1)
 	go func() {
 		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.fetch", "s-killed", fmt.Sprintf(`{"url":%q}`, site+"/v1/slow"))
@@ -244,9 +248,20 @@ func brokerKilled(t *testing.T, m *harness.Mesh, site string, reached <-chan str
 		t.Error("the call whose flow was cut:", got)
 	}
 	restart()
+	var seen []string
+	defer func() {
+		if t.Failed() {
+			t.Log("events of the call whose broker was killed:", seen)
+		}
+	}()
 	eventually(t, "the flow and the end of the proxy are on the ledger", time.Minute, func() bool {
 		flow, closed := 0, 0
+		seen = nil
 		for _, e := range ledger(t, m) {
+			if e.Session != harness.SessionID("admin", "s-killed") {
+				continue
+			}
+			seen = append(seen, e.Name+" "+string(e.Data))
 			if e.Name == "flow_ended" && strings.Contains(string(e.Data), `"reason":"broker_failed"`) && strings.Contains(string(e.Data), `"path":"/v1/slow"`) {
 				flow++
 			}

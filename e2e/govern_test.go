@@ -280,9 +280,9 @@ func TestDrift(t *testing.T) {
 	proves(t, m)
 }
 
-// TestLabels shows that data from the web, secrets and files add their labels to the
-// session in which they occur and to no other, that the labels restrict later calls, and
-// that arguments do not affect labels.
+// TestLabels shows that data from the web, secrets and files add their labels to the session in
+// which they occur, that the labels restrict later calls of that session and not those of
+// another, and that arguments do not affect labels.
 func TestLabels(t *testing.T) {
 	packs := t.TempDir()
 	for _, p := range []struct{ name, extra string }{{"fetch", "labels: [web]\nclass: E0\n"}, {"shout", "class: E4\n"}, {"send", "class: E1\negress_hosts: [mail.example]\n"},
@@ -557,56 +557,6 @@ func TestWebhook(t *testing.T) {
 	case <-time.After(15 * time.Second):
 		t.Fatal("the webhook received no notification")
 	}
-}
-
-// TestBundleSources shows that a bundle is fetched from an HTTP bundle server or from
-// the object store, and that a server that the ceilings do not list is not contacted.
-func TestBundleSources(t *testing.T) {
-	m := harness.One(t, harness.Options{Noop: true})
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "p.rego"), []byte("package binnacle.p1\n\nimport rego.v1\n\nanswer := {\"verdict\": \"DENY\", \"reason_code\": \"DENY_WEB\"} if input.kind == \"tool.noop\"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	kid := strings.TrimSpace(cli(t, m, "trust", "add", "bundle", "web"))
-	file := filepath.Join(dir, "web.tar.gz")
-	cli(t, m, "policy", "build", dir, "--out", file, "--sign", filepath.Join(m.Dir, "keys/bundle-web.seed"))
-	requests := atomic.Int64{}
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { requests.Add(1); http.ServeFile(w, r, file) }))
-	defer srv.Close()
-	for range 60 {
-		if strings.Contains(cli(t, m, "trust", "list"), kid) {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	if out, err := m.CLI("policy", "activate", "--url", srv.URL+"/web.tar.gz"); err == nil || !strings.Contains(err.Error(), "egress_hosts") || requests.Load() != 0 {
-		t.Fatal(out, err)
-	}
-	cli(t, m, "trust", "sign", write(t, "p0.json", `{"egress_hosts":["127.0.0.1"]}`))
-	cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
-	cli(t, m, "policy", "activate", "--url", srv.URL+"/web.tar.gz")
-	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-b", "{}"); err != nil || !strings.Contains(string(r.Body), "DENY_WEB") {
-		t.Fatal(err, r)
-	}
-	cli(t, m, "policy", "retire", "p1", "web")
-	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-b", "{}"); err != nil || r.Status != 200 {
-		t.Fatal(err, r)
-	}
-	// The object store holds the bundle under the commitment in the bundle's activation
-	// event.
-	var commitment string
-	var size int64
-	for _, e := range ledger(t, m) {
-		var a contract.Activated
-		if e.Name == "policy_activated" && contract.Decode(e.Data, &a) == nil && a.Name == "web" {
-			commitment, size = a.Bundle.Commitment, a.Bundle.Size
-		}
-	}
-	cli(t, m, "policy", "activate", "--object", commitment, "--size", fmt.Sprint(size), "--name", "web")
-	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-b", "{}"); err != nil || !strings.Contains(string(r.Body), "DENY_WEB") {
-		t.Fatal(err, r)
-	}
-	proves(t, m)
 }
 
 // TestHotReload changes policies under load, two at a time, on three policy instances.

@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// slowSite is a server whose pages below /held contain their paths, and whose response to
-// /held/slow begins when release is closed.
+// slowSite starts a server whose pages contain their paths. Each request for /held/slow sends
+// to reached, and its response begins when release is closed.
 func slowSite(t testing.TB) (site *httptest.Server, reached, release chan struct{}) {
 	t.Helper()
 	reached, release = make(chan struct{}, 8), make(chan struct{})
@@ -54,13 +54,15 @@ func TestHeldEgress(t *testing.T) {
 }
 
 // heldEgress checks that a command which sandbox.exec_egress runs in a held sandbox reaches
-// what the intent permits, through the egress-broker only, that no process of the sandbox
-// reaches anything before and after, that one command at a time has egress, and that every
-// flow, denial and proxy is on the ledger. spread is whether several session-runners run,
-// each of which must execute one of the calls. The configuration and the ceilings of the mesh
-// must permit requests to the URL site, which slowSite serves.
+// what the intent permits, through the egress-broker only, that a command without egress then
+// reaches neither the site nor the address of the proxy, that one command at a time has
+// egress, and that the ledger has each proxy, its end, the denial and at least two flows.
+// spread is whether several session-runners run, of which at least two must execute calls.
+// The configuration and the ceilings of the mesh must permit requests to the URL site, which
+// slowSite serves.
 func heldEgress(t *testing.T, m *harness.Mesh, site string, spread bool, reached, release chan struct{}) {
 	t.Helper()
+	agentRuns(t, m, site)
 	h := &heldMesh{t, m}
 	h.must("s-net", "create", `{"image":"shell","memory_mib":64}`)
 	args := func(url string, direct bool) string {

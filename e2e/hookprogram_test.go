@@ -33,10 +33,10 @@ func hookHelpers(t *testing.T, dir string) (pids []int) {
 	return pids
 }
 
-// TestHookProgram shows that one helper of binnacle-hook serves all calls with a token, also two at
-// once; that a new one is started after it was killed, and another one for another token; that a
-// document without a tool is an error; that calls are denied while the mesh is away; and that the
-// receipts of the calls are in one chain.
+// TestHookProgram shows that one helper of binnacle-hook serves all calls with a token, even two
+// concurrent ones; that a new helper is started after that one was killed, and another for another
+// token; that a document without a tool is an error; that calls are denied while the mesh is away;
+// and that the session of the calls verifies.
 func TestHookProgram(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	activateCoding(t, m, "guard")

@@ -49,7 +49,7 @@ func (a *agent) write(t *testing.T, name, content string) {
 // run runs a program in the work folder, and returns its output.
 func (a *agent) run(t *testing.T, env []string, argv ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env = a.work, append(append([]string{}, a.env...), env...)
@@ -58,13 +58,6 @@ func (a *agent) run(t *testing.T, env []string, argv ...string) string {
 		t.Fatalf("%s: %v\n%s", filepath.Base(argv[0]), err, out)
 	}
 	return string(out)
-}
-
-// claude runs Claude Code with a prompt against a scripted model.
-func (a *agent) claude(t *testing.T, model *harness.Scripted, more ...string) string {
-	t.Helper()
-	argv := append([]string{filepath.Join(agentsDir(t), "@anthropic-ai/claude-code-linux-x64/claude"), "-p", "Do the work.", "--model", "claude-scripted-1", "--allowedTools", "Bash,Read,Write,Edit"}, more...)
-	return a.run(t, []string{"ANTHROPIC_BASE_URL=" + model.URL, "ANTHROPIC_AUTH_TOKEN=x", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_TELEMETRY=1", "ENABLE_TOOL_SEARCH=false"}, argv...)
 }
 
 // hooked is the outcome of one call of an agent, as the ledger contains it.
@@ -135,107 +128,9 @@ func (a *agent) install(t *testing.T, client string, more ...string) {
 	}
 }
 
-// TestHooksOfClaudeCode shows that policy decides on every tool call of Claude Code before
-// the tool runs, and that each call has a receipt: an allowed command runs; a denied one
-// does not, and the reason is its result. The receipts form a chain that verifies. The
-// removal of the hooks restores the settings file.
-func TestHooksOfClaudeCode(t *testing.T) {
-	m := harness.One(t, harness.Options{})
-	activateCoding(t, m, "guard")
-	a := newAgent(t, m, "coder")
-	const own = "{\n  \"theme\": \"dark\" }\n"
-	a.write(t, "work/.claude/settings.json", own)
-	a.install(t, "claude-code", "--project", ".")
-	a.write(t, "work/.env", "PASSWORD=hidden-value")
-	model := harness.NewScripted(t, harness.Step{Tool: "Bash", Input: map[string]any{"command": "echo allowed > made.txt", "description": "x"}},
-		harness.Step{Tool: "Bash", Input: map[string]any{"command": "sh -c 'cat .e\"\"nv'", "description": "x"}},
-		harness.Step{Tool: "Write", Input: map[string]any{"file_path": filepath.Join(a.work, "new.txt"), "content": "y"}})
-	if out := a.claude(t, model); !strings.Contains(out, "finished") {
-		t.Error(out)
-	}
-	if b, err := os.ReadFile(filepath.Join(a.work, "made.txt")); err != nil || string(b) != "allowed\n" {
-		t.Errorf("the allowed command: %q %v", b, err)
-	}
-	if r := model.Result(1); !strings.Contains(r, "DENY_SECRET_FILE") || strings.Contains(r, "hidden-value") {
-		t.Error("the result of the denied command:", r)
-	}
-	calls := acting(hookedCalls(t, m, "coder"))
-	if len(calls) != 3 {
-		t.Fatalf("%+v", calls)
-	}
-	for i, want := range []hooked{{Kind: "client.shell", Verdict: "ALLOW", Status: "succeeded", AttestedBy: "caller"}, {Kind: "client.shell", Verdict: "DENY", Status: "denied"}, {Kind: "client.file.write", Verdict: "ALLOW", Status: "succeeded", AttestedBy: "caller"}} {
-		got := calls[i]
-		if got.Session != calls[0].Session || got.Kind != want.Kind || got.Verdict != want.Verdict || got.Status != want.Status || got.AttestedBy != want.AttestedBy {
-			t.Errorf("call %d: %+v, want %+v", i, got, want)
-		}
-	}
-	if out := calls[2].Output; !strings.Contains(out, `"after":"sha256:`) || strings.Contains(out, `"before"`) {
-		t.Error("the outcome of the new file:", out)
-	}
-	verifySession(t, m, calls[0].Session)
-	a.run(t, nil, harness.Bin(t, "binnacle"), "hook", "uninstall", "claude-code", "--project", ".", "--yes")
-	if b, err := os.ReadFile(filepath.Join(a.work, ".claude/settings.json")); err != nil || string(b) != own {
-		t.Errorf("after the removal: %q %v", b, err)
-	}
-}
-
 // acting returns the calls except those of the kind client.session.
 func acting(calls []hooked) []hooked {
 	return slices.DeleteFunc(slices.Clone(calls), func(c hooked) bool { return c.Kind == "client.session" })
-}
-
-// TestHooksOfCodexAndOpenCode shows that Codex and OpenCode run an allowed command and not
-// a denied one, and that the receipts of both calls are in one chain.
-func TestHooksOfCodexAndOpenCode(t *testing.T) {
-	m := harness.One(t, harness.Options{})
-	activateCoding(t, m, "guard")
-	check := func(t *testing.T, a *agent, actor string, model *harness.Scripted) {
-		t.Helper()
-		if b, err := os.ReadFile(filepath.Join(a.work, "made.txt")); err != nil || string(b) != "allowed\n" {
-			t.Errorf("the allowed command: %q %v", b, err)
-		}
-		if r := model.Result(1); !strings.Contains(r, "DENY_SECRET_FILE") || strings.Contains(r, "hidden-value") {
-			t.Error("the result of the denied command:", r)
-		}
-		calls := acting(hookedCalls(t, m, actor))
-		if len(calls) != 2 || calls[0].Kind != "client.shell" || calls[0].Status != "succeeded" || calls[0].AttestedBy != "caller" || calls[1].Status != "denied" || calls[1].Session != calls[0].Session {
-			t.Fatalf("%+v", calls)
-		}
-		verifySession(t, m, calls[0].Session)
-	}
-	dir := agentsDir(t)
-	t.Run("codex", func(t *testing.T) {
-		a := newAgent(t, m, "codex-coder")
-		model := harness.NewScripted(t, harness.Step{Tool: "exec_command", Input: map[string]any{"cmd": "echo allowed > made.txt"}}, harness.Step{Tool: "exec_command", Input: map[string]any{"cmd": "cat .env"}})
-		a.write(t, "work/.env", "PASSWORD=hidden-value")
-		a.write(t, ".codex/config.toml", "model = \"gpt-5.2\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \""+model.URL+"/v1\"\nwire_api = \"responses\"\n")
-		a.install(t, "codex")
-		bin, err := filepath.Glob(filepath.Join(dir, "@openai/codex-linux-x64/vendor/*/*/codex"))
-		if err != nil || len(bin) == 0 {
-			t.Fatal("no codex in its package", err)
-		}
-		t.Log(a.run(t, []string{"CODEX_HOME=" + a.home + "/.codex"}, bin[0], "exec", "--dangerously-bypass-hook-trust", "--skip-git-repo-check", "Do the work."))
-		check(t, a, "codex-coder", model)
-	})
-	t.Run("opencode", func(t *testing.T) {
-		a := newAgent(t, m, "opencode-coder")
-		model := harness.NewScripted(t, harness.Step{Tool: "bash", Input: map[string]any{"command": "echo allowed > made.txt", "description": "x"}}, harness.Step{Tool: "bash", Input: map[string]any{"command": "cat .env", "description": "x"}})
-		a.write(t, "work/.env", "PASSWORD=hidden-value")
-		conf, err := json.Marshal(map[string]any{"provider": map[string]any{"scripted": map[string]any{"npm": "@ai-sdk/openai-compatible", "name": "scripted", "options": map[string]string{"baseURL": model.URL + "/v1", "apiKey": "x"}, "models": map[string]any{"m": map[string]any{}}}},
-			"autoupdate": false, "share": "disabled", "permission": "allow"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.write(t, "work/opencode.json", string(conf))
-		// OpenCode would install this package before it loads plugins and, without access to the
-		// registry, would retry for a minute. The mesh's plugin does not use the package.
-		a.write(t, ".config/opencode/package.json", `{"dependencies":{"@opencode-ai/plugin":"1.18.33"}}`)
-		a.write(t, ".config/opencode/package-lock.json", `{"name":"opencode","lockfileVersion":3,"requires":true,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"1.18.33"}},"node_modules/@opencode-ai/plugin":{"version":"1.18.33"}}}`)
-		a.write(t, ".config/opencode/node_modules/@opencode-ai/plugin/package.json", `{"name":"@opencode-ai/plugin","version":"1.18.33"}`)
-		a.install(t, "opencode")
-		t.Log(a.run(t, []string{"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}, filepath.Join(dir, "opencode-linux-x64-baseline/bin/opencode"), "run", "--model", "scripted/m", "Do the work."))
-		check(t, a, "opencode-coder", model)
-	})
 }
 
 // hookDocument returns a document that Claude Code passes to its hook.
@@ -247,11 +142,11 @@ func hookDocument(event, id, tool string, input map[string]any, dir string) stri
 	return string(b)
 }
 
-// TestHookDocuments shows what the hook answers and records: a tool that waits for
-// approval is denied with the call's id, and runs after a person has granted it; a tool
-// that ran with another input than the permitted one, or without a decision, is recorded
-// as such; a tool of an MCP server has a kind of its own; and while the gateway is not
-// running, every tool is denied, and the outcomes are reported when it runs again.
+// TestHookDocuments shows what the hook answers and records: a tool that waits for approval is
+// denied with the call's id, and runs once after a person has granted it; a tool that ran with
+// another input than the permitted one, or without a decision, is recorded as such; a tool of an
+// MCP server has a kind of its own; and while the gateway is not running, a tool is denied or,
+// with --when-away=watch, runs, and the outcomes are reported when the gateway runs again.
 func TestHookDocuments(t *testing.T) {
 	t.Run("one process", func(t *testing.T) { hookDocuments(t, harness.One(t, harness.Options{}), "binnacle") })
 	t.Run("one process per service", func(t *testing.T) { hookDocuments(t, harness.Processes(t, harness.Options{}), "gateway") })
@@ -292,8 +187,13 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 	if out, err := m.As(m.TokenFor("ann", "approvals:vote")).CLI("approvals", "grant", call, "--reason", "seen"); err != nil {
 		t.Fatal(out, err)
 	}
-	permitted("PreToolUse", "t1", "Bash", ask, "--wait", "30s")
-	permitted("PostToolUse", "t1", "Bash", ask)
+	permitted("PreToolUse", "t1 again", "Bash", ask, "--wait", "30s") // the model tries again with another id
+	permitted("PostToolUse", "t1 again", "Bash", ask)
+	for _, id := range []string{"t1", "t1 once more"} {
+		if out := denied("waits for approval", id, "Bash", ask); strings.Contains(out, call) {
+			t.Errorf("%s: the approval is used twice: %s", id, out)
+		}
+	}
 
 	permitted("PreToolUse", "t2", "Bash", map[string]any{"command": "ls"})
 	permitted("PostToolUse", "t2", "Bash", map[string]any{"command": "cat other"})
@@ -308,7 +208,8 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 	if _, err := hook("PostToolUse", "t5", "Bash", map[string]any{"command": "ls"}); err != nil {
 		t.Error("the outcome while the mesh is away:", err)
 	}
-	// With --when-away=watch tools run, also those that policy denies, and are reported later.
+	// While the gateway is not running, --when-away=watch permits tools, even those that policy
+	// would deny; they are reported later.
 	watch := []string{"--when-away", "watch"}
 	permitted("PreToolUse", "w1", "Bash", map[string]any{"command": "cat .env"}, watch...)
 	permitted("PostToolUse", "w1", "Bash", map[string]any{"command": "cat .env"}, watch...)
@@ -347,8 +248,9 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 	cli(t, m, "replay")
 }
 
-// checkObserved checks that the ledger has the observations of two actions that hookDocuments
-// causes while the mesh is away, each once and in order, and no call for them.
+// checkObserved checks that the ledger has the observations of the two actions that
+// hookDocuments begins with --when-away=watch while the gateway is not running, each once and in
+// order, and without a call id.
 func checkObserved(t *testing.T, m *harness.Mesh, actor string) {
 	t.Helper()
 	var got []string

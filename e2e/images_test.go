@@ -12,42 +12,35 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// built builds an image with deploy/images/base in the folder .cache/images, unless it
-// exists, and returns the paths of the archive and of the lock file with its digest. The lock
-// file is deploy/images/images.lock, and the test fails if the built image has another
-// digest. If the mirror no longer has the packages of images.lock, built makes a new lock
-// file with the newest packages.
+// built builds an image with scripts/images, unless it was built before, and returns the paths of
+// the archive and of the lock file with its digest, which is deploy/images/images.lock unless the
+// mirror no longer has a package of it.
 func built(t *testing.T, name string) (archive, lock string) {
 	t.Helper()
-	dir, base := filepath.Join(harness.Root(), ".cache/images"), filepath.Join(harness.Root(), "deploy/images/base")
-	archive, lock = filepath.Join(dir, name+".oci.tar"), filepath.Join(harness.Root(), "deploy/images/images.lock")
-	out, err := exec.Command(base, dir, name).CombinedOutput()
-	if err == nil {
-		return archive, lock
+	cmd := exec.Command(filepath.Join(harness.Root(), "scripts/images"), name)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !strings.Contains(string(out), "could not be downloaded") {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	t.Logf("the mirror no longer has packages of images.lock: run deploy/images/base --lock %s\n%s", name, out)
-	lock = filepath.Join(t.TempDir(), "images.lock")
-	for _, args := range [][]string{{"--lock", name}, {dir, name}} {
-		cmd := exec.Command(base, args...)
-		cmd.Env = append(os.Environ(), "IMAGES_LOCK="+lock)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
+	archive, lock, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
 	return archive, lock
 }
 
-// imagePacks returns a folder with the packs of the given names from e2e/packs/images and
-// a lock file of the images.
+// imagePacks returns a folder with the packs of the given names from e2e/packs/images, or from
+// packs/images, with the program builtin if a pack has no other, and a lock file of the images.
 func imagePacks(t *testing.T, lock string, names ...string) string {
 	t.Helper()
 	dir, from := t.TempDir(), filepath.Join(harness.Root(), "e2e/packs/images")
 	files := map[string]string{lock: "images.lock"}
 	for _, n := range names {
 		of, err := filepath.Glob(filepath.Join(from, n+".*"))
+		if len(of) == 0 && err == nil {
+			of, err = filepath.Glob(filepath.Join(harness.Root(), "packs/images", n+".*"))
+		}
+		if len(of) == 1 {
+			of = append(of, filepath.Join(harness.Root(), "bin/packs/builtin"))
+		}
 		if err != nil || len(of) != 2 {
 			t.Fatal(of, err)
 		}

@@ -56,8 +56,8 @@ func startMail(t *testing.T) (*mailServer, string) {
 	return s, l.Addr().String()
 }
 
-// sendsMail shows that a call of mail.send sends nothing before its approval, and one
-// message after it, through the proxy of the call.
+// sendsMail shows that a call of mail.send sends nothing before its approval, and one message
+// after it. s is the server to which the mesh must send.
 func sendsMail(t *testing.T, m *harness.Mesh, s *mailServer) {
 	t.Helper()
 	cli(t, m, "principals", "register", "ann", "person")

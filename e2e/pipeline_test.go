@@ -20,7 +20,8 @@ import (
 // that every run then continues to its end: each step was called once, and the evidence of
 // one of the runs verifies. The gateway is killed while the webhook of jobs refuses the notices
 // of the runs, and then each run has one that is accepted. A schedule continues, too, and none
-// of its times is recorded twice.
+// of its times is recorded twice. Both instances of work then have the same views, which replay
+// rebuilds.
 func TestPipelineKilled(t *testing.T) {
 	t.Parallel()
 	hook := newNoticeReceiver(t)
@@ -42,6 +43,7 @@ func TestPipelineKilled(t *testing.T) {
 	must(m, "principals", "register", "bob", "person")
 	must(m, "roles", "grant", "bob", "approver")
 	must(m, "policy", "activate", ask)
+	must(m, "artifact", "put", ask)
 	bob := m.As(m.TokenFor("bob", "approvals:vote", "audit:read"))
 
 	runs := make([]string, 8)
@@ -117,6 +119,7 @@ func TestPipelineKilled(t *testing.T) {
 		}
 		seen[at] = true
 	}
+	foldedAlike(t, m, "work", 2)
 	tar := filepath.Join(dir, "killed.tar")
 	must(m, "export", "--session", "s-killed-3", "--out", tar)
 	if out := must(m, "verify", tar); !strings.Contains(out, "VERIFIED") {

@@ -31,12 +31,12 @@ import (
 
 var losses = flag.Int("losses", 200, "number of losses of power that TestPowerLoss simulates")
 
-// TestPowerLoss simulates losses of power under load in durability mode "power", from the
-// record of a file system. Whatever a disk keeps of the writes that were not synced, the
-// ledger of each loss has no gap, is a part of the ledger before the loss, and holds the
-// outcome of each call that was answered and the claim of each effect that was started,
-// with the content that they name. For some of the losses, the mesh is started with what
-// is on disk; it then answers a call and raises no alarm.
+// TestPowerLoss simulates losses of power under load in durability mode "power", from the record
+// of a file system. Each loss keeps a random part of the writes that were not synced. The ledger
+// after each loss has no gap, is a prefix of the ledger after the load, and holds the outcome of
+// each call that was answered and the claim of each effect that was started, with the content
+// that they name. For some of the losses, the mesh is started with the files that are left; it
+// then answers a call and raises no alarm.
 func TestPowerLoss(t *testing.T) {
 	l := recordLoad(t, true)
 	n := 0
@@ -293,9 +293,9 @@ func (l *loaded) lose(t *testing.T, n int, check func(dir string, at int, seed u
 	}
 }
 
-// check returns an error if the ledger in the folder, which holds what was on disk after a loss of
-// power, is not a beginning of the ledger after the load, or if the folder lacks anything that had
-// left the mesh before.
+// check returns an error if the ledger in the folder, which holds the files after a loss of
+// power, is not a prefix of the ledger after the load, has fewer events than audit's checkpoint,
+// or lacks an event or content of an exit before the loss.
 func (l *loaded) check(dir string, at int) error {
 	if l.power {
 		for _, of := range []string{"nats", "audit"} { // the next boot has another id

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -25,8 +26,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/schemas"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
+	"github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
+	"github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/schemas/work"
 )
 
@@ -36,13 +39,16 @@ import (
 // that every query is checked. Of two queries only the request is checked, and
 // session-runner.sandbox_call is not sent.
 func TestQueries(t *testing.T) {
-	m := harness.Processes(t, harness.Options{Capture: "off", Noop: true})
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // notices of approvals are sent by queries, too
+	t.Cleanup(hook.Close)
+	m := harness.Processes(t, harness.Options{Capture: "off", Noop: true, Env: []string{"BINNACLE_APPROVAL_WEBHOOK=" + hook.URL}})
 	w := watchQueries(t, m)
 	chat := `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
 	postCall(t, m, "/v1/chat/completions", "s-queries", chat, http.StatusOK) // the content is not stored on the ledger, so the llm-router queries the gateway for it
 	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.noop","args":{}}`, http.StatusOK)
 	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.artifact.put","args":{"content":"hello"}}`, http.StatusOK)
 	postCall(t, m, "/api/v1/pipelines/runs", "s-queries", `{"document":{"name":"queries","steps":[{"id":"one","pack":"noop"}]}}`, http.StatusOK)
+	postCall(t, m, "/api/v1/calls", "s-queries", `{"kind":"tool.pipeline.schedule","args":{"cron":"0 0 30 2 *","document":{"name":"queries","steps":[{"id":"one","pack":"noop"}]}}}`, http.StatusOK) // 30 February never occurs, so the schedule ends at once
 	if out, err := m.CLIStdin("a value", "secret", "put", "for-queries"); err != nil {
 		t.Fatal(out, err)
 	}
@@ -95,7 +101,17 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 			t.Errorf("%s: %v", q.Verb, err)
 		}
 	}
-	do(t, gateway, audit.LateReportQuery, audit.CallRef{CallID: r.CallID}, contract.CodeNotFound)
+	found := do(t, gateway, audit.CallEventsQuery, audit.CallRef{CallID: r.CallID}, "")
+	if len(found) != 4 {
+		t.Errorf("%d events of a call, want its proposal, decision, start and outcome", len(found))
+	}
+	if steps := do(t, gateway, policy.ExplainQuery, policy.ExplainRequest{Proposal: found[0].Event, Decision: found[1].Event}, ""); len(steps) < 3 {
+		t.Errorf("%+v", steps)
+	}
+	do(t, gateway, policy.ExplainQuery, policy.ExplainRequest{Proposal: found[1].Event, Decision: found[1].Event}, contract.CodeInvalidInput)
+	for _, q := range []query.Query[audit.CallRef, json.RawMessage]{audit.CancellationQuery, audit.DeferralQuery, audit.LateReportQuery} {
+		do(t, gateway, q, audit.CallRef{CallID: r.CallID}, contract.CodeNotFound)
+	}
 	do(t, gateway, audit.ReceiptByDigestQuery, audit.ReceiptByDigestRequest{Digest: contract.Digest(&r)}, "")
 	do(t, gateway, audit.ReceiptByDigestQuery, audit.ReceiptByDigestRequest{Digest: "sha256:00"}, contract.CodeNotFound)
 	if list := do(t, gateway, audit.SessionsQuery, audit.SessionsRequest{Limit: 10}, ""); len(list) == 0 || list[0].SessionID == "" {
@@ -115,11 +131,24 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	do(t, policyBox, audit.TranscriptQuery, audit.TranscriptRequest{Session: session}, contract.CodeDenied)
 	do(t, gateway, query.ContentKeysQuery.Of("vault-broker"), query.ContentKeysRequest{Recipient: key.Public()}, "")
 	do(t, gateway, query.KeysViewQuery.Of("judge"), query.KeysViewRequest{}, "")
-	for _, s := range []string{"policy", "llm-router"} {
+	for _, s := range []string{"policy", "llm-router", "work", "mcp-router"} {
 		do(t, gateway, query.ViewQuery.Of(s), query.ViewRequest{}, "")
 	}
+	do(t, gateway, query.ViewQuery.Of("session-runner"), query.ViewRequest{}, contract.CodeNotFound) // it is not configured to hold sandboxes
+	do(t, gateway, work.PipelinesViewQuery, work.PipelinesViewRequest{}, "")
+	do(t, gateway, work.CatalogViewQuery, work.CatalogViewRequest{}, "")
 	do(t, gateway, query.ViewQuery.Of("judge"), query.ViewRequest{}, contract.CodeQueryUnknown)
 	do(t, gateway, policy.BudgetViewQuery, policy.BudgetViewRequest{}, "")
+	for _, s := range []string{"policy", "gateway"} {
+		if a := do(t, policyBox, query.AppliedQuery.Of(s), query.AppliedRequest{}, ""); a.Position < 1 {
+			t.Errorf("an instance of %s has applied nothing", s)
+		}
+	}
+	do(t, gateway, query.AppliedQuery.Of("policy"), query.AppliedRequest{}, contract.CodeDenied)
+	if c, err := rpc.Bytes(t.Context(), gateway, egressbroker.ConnectQuery, egressbroker.ConnectRequest{ConnectionID: "conn-queries", Endpoint: "none"}); rpc.CodeOf(err) != contract.CodeNotFound {
+		t.Errorf("an endpoint that is not configured: %v, %v", c, err)
+	}
+	do(t, gateway, egressbroker.ConnectionWriteQuery, egressbroker.ConnectionWriteRequest{ConnectionID: "conn-queries", N: 1, Close: true}, contract.CodeNotFound)
 	do(t, gateway, policy.StartsViewQuery, policy.StartsViewRequest{}, "")
 	until(t, gateway, policy.ApprovalsQuery, policy.ApprovalsRequest{}, func(calls []policy.PendingCall) bool {
 		return len(calls) == 1 && calls[0].CallID == waiting
@@ -145,6 +174,9 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"model"}, From: "2026-01-01T00:00:00Z"}, "")
 	do(t, gateway, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"weather"}}, contract.CodeInvalidInput)
 	do(t, gateway, llmrouter.StatsQuery, llmrouter.StatsRequest{From: "yesterday"}, contract.CodeInvalidInput)
+	if p := do(t, gateway, sessionrunner.CallProgressQuery, sessionrunner.CallProgressRequest{CallID: waiting}, ""); p.Reported {
+		t.Errorf("progress of a call that waits: %+v", p)
+	}
 	do(t, gateway, llmrouter.StoredResponseQuery, llmrouter.StoredResponseRequest{ID: "resp_none"}, "")
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		all := do(t, gateway, work.ArtifactListQuery, work.ArtifactListRequest{Limit: 10}, "")
@@ -169,13 +201,30 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 		t.Errorf("%+v", r)
 	}
 	do(t, gateway, work.PipelineRunQuery, work.PipelineRunRequest{Run: run, Actor: "another"}, contract.CodeNotFound)
+	until(t, gateway, work.PipelineSchedulesQuery, work.PipelineSchedulesRequest{Limit: 10}, func(all []work.PipelineSchedule) bool {
+		return len(all) == 1 && all[0].Status == contract.Succeeded
+	})
+	schedule := do(t, gateway, work.PipelineSchedulesQuery, work.PipelineSchedulesRequest{Limit: 1}, "")[0].Schedule
+	if s := do(t, gateway, work.PipelineScheduleQuery, work.PipelineScheduleRequest{Schedule: schedule, Actor: "admin"}, ""); s.Cron != "0 0 30 2 *" || s.Pipeline != "queries" {
+		t.Errorf("%+v", s)
+	}
+	do(t, gateway, work.PipelineScheduleQuery, work.PipelineScheduleRequest{Schedule: schedule, Actor: "another"}, contract.CodeNotFound)
 	do(t, gateway, work.ArtifactInfoQuery, work.ArtifactInfoRequest{Artifact: all0}, contract.CodeNotFound)
+	if r, err := m.Do(t.Context(), "DELETE", "/api/v1/calls/"+waiting, "", ""); err != nil || r.Status != http.StatusOK {
+		t.Errorf("%v %+v", err, r)
+	}
+	for name, q := range map[string]query.Query[audit.CallRef, json.RawMessage]{contract.EventCallDeferred: audit.DeferralQuery, contract.EventCancelRequested: audit.CancellationQuery} {
+		if e, err := contract.DecodeEvent(do(t, gateway, q, audit.CallRef{CallID: waiting}, "")); err != nil || e.CallID != waiting || e.Name != name {
+			t.Errorf("%s: %+v, %v", q.Verb, e, err)
+		}
+	}
 	// The first two queries succeed only in special circumstances, so an error also counts
 	// as their response. The third is sent between two session-runners (TestHeldSandboxes).
 	w.lacks("audit", "cosign", "audit", "late_report", "session-runner", "sandbox_call")
 }
 
-// lists sends the queries whose response has several parts.
+// lists sends queries whose responses have several parts. When it returns, a checkpoint
+// covers the session.
 func lists(t *testing.T, gateway *rpc.Client, session string) {
 	ctx := t.Context()
 	if all, err := rpc.Collect(ctx, gateway, audit.ReceiptsQuery, audit.ReceiptsRequest{Limit: 10}); err != nil || len(all) == 0 {
@@ -270,22 +319,22 @@ func service(t *testing.T, m *harness.Mesh, name string, slot int) *rpc.Client {
 	if name == "gateway" {
 		instance = fmt.Sprintf("gw%d", slot)
 	}
-	box := transient.NewBox(c, "default", name, instance)
+	transport := transient.NewTransport(c, "default", name, instance)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = box.Run(ctx) }()
+	go func() { defer close(done); _ = transport.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	select {
-	case <-box.Ready():
+	case <-transport.Ready():
 	case <-time.After(20 * time.Second):
 		t.Fatalf("%s: the inbox is not ready", name)
 	}
-	return &rpc.Client{Box: box, Live: func(ctx context.Context, service string) (string, error) {
+	return &rpc.Client{Transport: transport, Live: func(ctx context.Context, service string) (rpc.Instance, error) {
 		live, err := bus.Live(ctx, c, service)
 		if err != nil || len(live) == 0 {
-			return "", fmt.Errorf("no instance of %s: %w", service, err)
+			return rpc.Instance{}, fmt.Errorf("no instance of %s: %w", service, err)
 		}
-		return live[0], nil
+		return rpc.Instance{Name: live[0]}, nil
 	}}
 }
 
@@ -295,12 +344,13 @@ type queryWatch struct {
 	t       *testing.T
 	schemas map[string]*jsonschema.Schema // by "service.verb"
 	mu      sync.Mutex
-	open    map[string]string // key of the schema, by query id
-	seen    map[string]int    // number of responses, by key of the schema
+	open    map[string]string            // key of the schema, by query id
+	early   map[string][]json.RawMessage // documents of responses that arrived before their query, by query id
+	seen    map[string]int               // number of responses, by key of the schema
 }
 
 func watchQueries(t *testing.T, m *harness.Mesh) *queryWatch {
-	w := &queryWatch{t: t, schemas: querySchemas(t), open: map[string]string{}, seen: map[string]int{}}
+	w := &queryWatch{t: t, schemas: querySchemas(t), open: map[string]string{}, early: map[string][]json.RawMessage{}, seen: map[string]int{}}
 	c := m.Connect(t, "provision")
 	sub, err := c.NC.Subscribe("tmp.>", w.take)
 	if err != nil {
@@ -367,7 +417,7 @@ func (w *queryWatch) take(msg *nats.Msg) {
 	}
 	switch f.Kind {
 	case "ask":
-		var q transient.Question
+		var q transient.Request
 		if err := json.Unmarshal(f.Data, &q); err != nil {
 			w.t.Errorf("%s: %v", msg.Subject, err)
 			return
@@ -379,11 +429,19 @@ func (w *queryWatch) take(msg *nats.Msg) {
 		}
 		w.open[id] = key
 		w.check(key, "request", q.Args)
-	case transient.Data:
-		if key, known := w.open[id]; known { // else the query was sent before the subscription
+		for _, raw := range w.early[id] {
 			w.seen[key]++
-			w.check(key, "response", f.Data)
+			w.check(key, "response", raw)
 		}
+		delete(w.early, id)
+	case transient.Data:
+		key, known := w.open[id]
+		if !known { // the query arrives later, since another connection has sent it, or was sent before the subscription
+			w.early[id] = append(w.early[id], f.Data)
+			return
+		}
+		w.seen[key]++
+		w.check(key, "response", f.Data)
 	case transient.Failed:
 		if _, known := contract.Codes[f.Code]; !known {
 			w.t.Errorf("%s fails with a code that is not in the registry: %s", w.open[id], msg.Data)

@@ -5,23 +5,26 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 )
 
-// noticeReceiver is a server of the webhook of jobs. It refuses notices until accept.
+// noticeReceiver is a server of the webhook of jobs. It refuses notices until accept is called.
 type noticeReceiver struct {
 	*httptest.Server
 
 	mu       sync.Mutex
 	open     bool
-	refused  int               // attempts
-	accepted map[string]string // status of the job by id of its call
+	next     []func(http.ResponseWriter, *http.Request) // handlers of the next attempts, in order, in place of the usual response
+	ids      map[string][]string                        // ids of the attempts, by id of the call
+	refused  int                                        // number of attempts that were refused
+	accepted map[string]string                          // status of the job by id of its call
 }
 
 // newNoticeReceiver starts a receiver, which is closed when the test ends.
 func newNoticeReceiver(t *testing.T) *noticeReceiver {
-	r := &noticeReceiver{accepted: map[string]string{}}
+	r := &noticeReceiver{accepted: map[string]string{}, ids: map[string][]string{}}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		raw, err := io.ReadAll(q.Body)
 		var n struct {
@@ -33,6 +36,14 @@ func newNoticeReceiver(t *testing.T) *noticeReceiver {
 			t.Errorf("%v: %s, headers %v", err, raw, q.Header)
 		}
 		r.mu.Lock()
+		r.ids[n.CallID] = append(r.ids[n.CallID], n.ID)
+		if len(r.next) > 0 {
+			handle := r.next[0]
+			r.next = r.next[1:]
+			r.mu.Unlock()
+			handle(w, q)
+			return
+		}
 		defer r.mu.Unlock()
 		if !r.open {
 			r.refused++
@@ -64,4 +75,18 @@ func (r *noticeReceiver) status(call string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.accepted[call]
+}
+
+// then adds handlers for the next attempts, one for each, in order.
+func (r *noticeReceiver) then(next ...func(http.ResponseWriter, *http.Request)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next = append(r.next, next...)
+}
+
+// attemptsOf returns the ids of the attempts to deliver the notice of a call.
+func (r *noticeReceiver) attemptsOf(call string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.ids[call])
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,9 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestReleaseReproducible shows that releases built in two folders have the same bytes,
-// and that the checksums of a release match its files. It also checks the list of parts
-// of each release.
+// TestReleaseReproducible shows that releases built in two folders have the same bytes, that the
+// verifier has them when every package is compiled anew, and that the checksums of a release match
+// its files. It also checks the list of parts of each release.
 func TestReleaseReproducible(t *testing.T) {
 	files, err := exec.Command("git", "-C", harness.Root(), "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
@@ -49,9 +50,33 @@ func TestReleaseReproducible(t *testing.T) {
 			}
 		}
 		checkParts(t, filepath.Join(out, "binnacle-9.9.9-linux-amd64.cdx.json"))
+		if i > 0 {
+			compiledAnew(t, top, filepath.Join(out, "binnacle-9.9.9-linux-amd64.tar.gz"))
+		}
 	}
 	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 2 {
 		t.Errorf("two builds differ:\n%s\n%s", sums[0], sums[1])
+	}
+}
+
+// compiledAnew builds the verifier from the sources in top without the cache of compiled packages,
+// which the releases of two folders share, and compares it with the one in the archive.
+func compiledAnew(t *testing.T, top, archive string) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "binnacle-verify")
+	cmd := exec.Command("go", "build", "-ldflags", "-s -w -buildid= -X github.com/binnacle-mesh/binnacle/pkg/run.commit=test", "-o", program, "./pkg/core/cmd/binnacle-verify")
+	cmd.Dir = top
+	cmd.Env = append(os.Environ(), "GOCACHE="+t.TempDir(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	want, err := exec.Command("tar", "-xzOf", archive, "binnacle-9.9.9-linux-amd64/bin/binnacle-verify").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(program)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("binnacle-verify compiled anew differs from the release: %v, %d and %d bytes", err, len(got), len(want))
 	}
 }
 

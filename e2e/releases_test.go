@@ -3,8 +3,11 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,12 +15,26 @@ import (
 )
 
 // TestReleases shows that the ledgers of earlier releases can be restored, replayed,
-// verified and continued by the current code.
+// verified and continued by the current code, and that there is a ledger of each release
+// that CHANGELOG.md does not mark as unreleased.
 func TestReleases(t *testing.T) {
 	dir := filepath.Join(harness.Root(), "e2e/testdata/releases")
 	files, err := filepath.Glob(filepath.Join(dir, "*.backup"))
 	if err != nil || len(files) < 3 {
 		t.Fatal(files, err)
+	}
+	log, err := os.ReadFile(filepath.Join(harness.Root(), "CHANGELOG.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+)(?: \(\d{4}-\d\d-\d\d\))?:`).FindAllStringSubmatch(string(log), -1)
+	if len(released) < 3 {
+		t.Fatal(released)
+	}
+	for _, r := range released {
+		if !slices.Contains(files, filepath.Join(dir, r[1]+".backup")) {
+			t.Errorf("CHANGELOG.md does not mark %s as unreleased, and no ledger of it is recorded", r[1])
+		}
 	}
 	for _, f := range files {
 		version := strings.TrimSuffix(filepath.Base(f), ".backup")

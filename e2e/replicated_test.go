@@ -125,9 +125,9 @@ func (c *crash) probe(ctx context.Context, wg *sync.WaitGroup) *probe {
 	return p
 }
 
-// down waits until a call has succeeded after the last response with 503, or more than 12 s after
-// down was called. It then ends the probe, and prints the time since down was called. It fails the
-// test after 60 s.
+// down waits until a call has succeeded after the last response with 503, or more than 12 s
+// after down was called. It then ends the probe, and prints the time since down was called. It
+// fails the test after two minutes.
 func (p *probe) down() {
 	killed := time.Now()
 	defer close(p.over)

@@ -155,10 +155,9 @@ func TestRestoredContentKeys(t *testing.T) {
 	}
 }
 
-// composeModes shows that on compose only the user of the services can access the
-// volumes of keys, of audit and of the vault. More permissive modes are reported when
-// audit starts, and are then repaired in its own volume; the command init repairs
-// volumes of keys.
+// composeModes shows that on compose only the user of the services can access the volumes of
+// keys, of audit and of the vault. More permissive modes are reported when audit starts, and
+// are then repaired in its own volume; the command init repairs the mode of a key.
 func composeModes(t *testing.T, m *harness.Mesh) {
 	if i, err := os.Stat(m.Volume("ledger")); err != nil || i.Mode().Perm() != 0o700 { // the files of the NATS server are inside this volume
 		t.Errorf("the ledger's volume: %v %v", i.Mode(), err)

@@ -19,7 +19,7 @@ import (
 )
 
 // load sends calls and chat requests until it is stopped, each on a new connection, and
-// counts those that fail.
+// counts those that fail. Each of its clients sends at most one per pace.
 type load struct {
 	m      *harness.Mesh
 	stop   context.CancelFunc
@@ -30,6 +30,9 @@ type load struct {
 	errs   []string
 }
 
+// pace leaves time for the containers that a test starts under load.
+const pace = 40 * time.Millisecond
+
 // startLoad starts a load of this number of concurrent clients. The load ends with the
 // test.
 func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
@@ -39,7 +42,14 @@ func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
 	for i := range clients {
 		l.wg.Go(func() {
 			c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+			next := time.NewTicker(pace)
+			defer next.Stop()
 			for n := 0; ctx.Err() == nil; n++ {
+				select {
+				case <-next.C:
+				case <-ctx.Done():
+					return
+				}
 				path, body := "/api/v1/calls", `{"kind":"tool.noop","tool":"noop","args":{}}`
 				if (n+i)%4 == 0 {
 					path, body = "/v1/chat/completions", `{"model":"demo/echo","messages":[{"role":"user","content":"under way"}]}`
@@ -61,11 +71,13 @@ func startLoad(t *testing.T, m *harness.Mesh, clients int) *load {
 func (l *load) end() { l.stop(); l.wg.Wait() }
 
 // check waits until more than 20 further calls have ended. It fails t if this takes more
-// than 20 seconds, or if a call failed since the last check.
+// than a minute, or if a call failed since the last check. A proposal and its work are each
+// delivered again 10 seconds after the instance that had them stopped, so that calls may take
+// 20 seconds and the time for services to start.
 func (l *load) check(t *testing.T, during string) {
 	t.Helper()
 	from := l.done.Load()
-	eventually(t, "calls go on during "+during, 20*time.Second, func() bool { return l.done.Load() > from+20 })
+	eventually(t, "calls go on during "+during, time.Minute, func() bool { return l.done.Load() > from+20 })
 	if n := l.failed.Swap(0); n > 0 {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -120,12 +132,13 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 	return out
 }
 
-// TestComposeScale shows that two instances each of six services work behind one port,
-// that keys can be rotated and revoked under load without a failed call, that new
-// connections do not fail after a gateway was killed, and that a second instance of
-// audit is rejected.
+// TestComposeScale shows that services start from snapshots with two instances each
+// (composeSnapshots), that two instances each of six services work behind one port, that
+// keys can be rotated and revoked under load without a failed call, that new connections
+// do not fail after a gateway was killed, and that a second instance of audit is rejected.
 func TestComposeScale(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
+	t.Run("snapshots", func(t *testing.T) { composeSnapshots(t, m) })
 	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2", "work=2")
 	l := startLoad(t, m, 4)
 	l.check(t, "a run with two of everything")
@@ -141,6 +154,7 @@ func TestComposeScale(t *testing.T) {
 	})
 	t.Run("a gateway dies", func(t *testing.T) { gatewayDies(t, m, l) })
 	l.end()
+	t.Run("governed everywhere", func(t *testing.T) { governedEverywhere(t, m) })
 	t.Run("once", func(t *testing.T) { runsOnceOnCompose(t, m) })
 	ledger := filepath.Join(t.TempDir(), "ledger.jsonl")
 	if out, err := m.CLI("export", "--ledger", "--out", ledger); err != nil {
@@ -152,26 +166,49 @@ func TestComposeScale(t *testing.T) {
 }
 
 // rotateAll rotates the keys of four services with the command that a user of compose
-// would type, and revokes each old key once every instance of the service signs with the
+// types, and revokes each old key once every instance of the service signs with the
 // new key.
 func rotateAll(t *testing.T, m *harness.Mesh, l *load) {
 	for _, s := range []string{"policy", "session-runner", "llm-router", "audit"} {
 		old := signing(t, m, s)
-		out, err := m.ComposeCLI("run", "--rm", "-T", "keys", "trust", "rotate", s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kid := strings.TrimSpace(out)
+		kid := m.Keys("trust", "rotate", s)
 		eventually(t, s+" signs with its new key", 30*time.Second, func() bool {
 			now := signing(t, m, s)
 			return len(now) == len(old) && !slices.ContainsFunc(now, func(k string) bool { return k != kid })
 		})
 		l.check(t, "the rotation of "+s)
-		if _, err := m.ComposeCLI("run", "--rm", "-T", "keys", "trust", "revoke", old[0]); err != nil {
-			t.Fatal(err)
-		}
+		m.Keys("trust", "revoke", old[0])
 		eventually(t, "the old key of "+s+" is revoked", 20*time.Second, func() bool { return revoked(t, m, old[0]) })
 		l.check(t, "the revocation of the old key of "+s)
+	}
+}
+
+// governedEverywhere creates and revokes virtual keys. It checks, with calls on new connections,
+// that each key is accepted directly after its creation and refused directly after its
+// revocation.
+func governedEverywhere(t *testing.T, m *harness.Mesh) {
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	const body = `{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`
+	for i := range 6 {
+		id := fmt.Sprint("short-", i)
+		out, err := m.CLI("key", "create", id, "--actor", "admin")
+		if err != nil {
+			t.Fatal(out, err)
+		}
+		with := m.As(strings.TrimSpace(out))
+		for range 4 {
+			if err := propose(&c, with, "/v1/chat/completions", body); err != nil {
+				t.Error("a new key is refused:", err)
+			}
+		}
+		if out, err := m.CLI("key", "revoke", id, "--reason", "tested"); err != nil {
+			t.Fatal(out, err)
+		}
+		for range 4 {
+			if err := propose(&c, with, "/v1/chat/completions", body); err == nil {
+				t.Error("a revoked key is used")
+			}
+		}
 	}
 }
 
@@ -192,16 +229,8 @@ func revoked(t *testing.T, m *harness.Mesh, kid string) bool {
 // rotateRoot rotates the root key, and then publishes and revokes an approver's key with
 // the new root key.
 func rotateRoot(t *testing.T, m *harness.Mesh, l *load) {
-	keys := func(args ...string) string {
-		t.Helper()
-		out, err := m.ComposeCLI(append([]string{"run", "--rm", "-T", "keys", "trust"}, args...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.TrimSpace(out)
-	}
-	keys("rotate", "root")
-	kid := keys("add", "approval", "bob")
+	m.Keys("trust", "rotate", "root")
+	kid := m.Keys("trust", "add", "approval", "bob")
 	eventually(t, "the approver's key is published", 20*time.Second, func() bool {
 		out, _ := m.CLI("trust", "list")
 		return strings.Contains(out, kid)
@@ -209,7 +238,7 @@ func rotateRoot(t *testing.T, m *harness.Mesh, l *load) {
 	if revoked(t, m, kid) {
 		t.Error("the approver's key is not valid")
 	}
-	keys("revoke", kid)
+	m.Keys("trust", "revoke", kid)
 	eventually(t, "the approver's key is revoked", 20*time.Second, func() bool { return revoked(t, m, kid) })
 	l.check(t, "the rotation of the root")
 }
@@ -249,29 +278,31 @@ func keysArePrivate(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// crashContainer kills the first process of a container from the host, so that the
+// crashContainer kills the first process of each container from the host, at once, so that the
 // container engine applies its restart policy.
-func crashContainer(t *testing.T, container string) {
+func crashContainer(t *testing.T, containers ...string) {
 	t.Helper()
-	pid, err := exec.Command("docker", "inspect", "-f", "{{.State.Pid}}", container).Output()
+	out, err := exec.Command("docker", append([]string{"inspect", "-f", "{{.State.Pid}}"}, containers...)...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := strings.TrimSpace(string(pid))
-	if out, err := exec.Command("kill", "-9", id).CombinedOutput(); err != nil {
+	ids := strings.Fields(string(out))
+	if out, err := exec.Command("kill", append([]string{"-9"}, ids...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	// Until the process has ended, its sockets accept connections.
-	eventually(t, "process "+id+" ends", 5*time.Second, func() bool {
-		stat, err := os.ReadFile("/proc/" + id + "/stat")
-		return err != nil || strings.Contains(string(stat), ") Z ")
-	})
+	// Until a process has ended, its sockets accept connections.
+	for _, id := range ids {
+		eventually(t, "process "+id+" ends", 5*time.Second, func() bool {
+			stat, err := os.ReadFile("/proc/" + id + "/stat")
+			return err != nil || strings.Contains(string(stat), ") Z ")
+		})
+	}
 }
 
 // gatewayDies shows that new connections reach the other gateway after a gateway was
 // killed and before it has restarted.
 func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
-	crashContainer(t, "binnacle-e2e-gateway-1")
+	crashContainer(t, m.Container("gateway", 1))
 	time.Sleep(50 * time.Millisecond)
 	l.mu.Lock()
 	l.errs = nil
@@ -290,11 +321,11 @@ func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 // and that instances that restart after a crash are not rejected as second ones.
 func runsOnceOnCompose(t *testing.T, m *harness.Mesh) {
 	for _, s := range []string{"audit", "vault-broker", "provision"} {
-		crashContainer(t, "binnacle-e2e-"+s+"-1")
+		crashContainer(t, m.Container(s, 1))
 	}
 	eventually(t, "what crashed is back", 60*time.Second, func() bool {
 		for _, s := range []string{"audit", "vault-broker", "provision"} {
-			out, err := exec.Command("docker", "inspect", "-f", "{{.State.Health.Status}} {{.RestartCount}}", "binnacle-e2e-"+s+"-1").Output()
+			out, err := exec.Command("docker", "inspect", "-f", "{{.State.Health.Status}} {{.RestartCount}}", m.Container(s, 1)).Output()
 			if err != nil || strings.TrimSpace(string(out)) != "healthy 1" {
 				return false
 			}

@@ -62,11 +62,11 @@ func TestSecretNowhere(t *testing.T) {
 	}
 }
 
-// TestSecretRepeated shows that a repeated request under an Idempotency-Key stores a secret
-// once and returns the first outcome if it has the same value, and is rejected if it has
-// another name or value: at another gateway, while the call waits for an approval, after a
-// restart of the vault-broker, and if several requests arrive at once. The ledger contains no digest that
-// would help to guess the value.
+// TestSecretRepeated shows that a repeated request under an Idempotency-Key stores a secret once
+// and returns the first outcome if it has the same value, and is rejected if it has another name or
+// value: while the call waits for an approval, if several requests arrive at the same time and,
+// with one process per service, at another gateway and after a restart of the vault-broker. The
+// ledger contains neither the SHA-256 of the value nor its fingerprint as a value_mac.
 func TestSecretRepeated(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {

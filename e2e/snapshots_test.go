@@ -185,11 +185,10 @@ func twice(t *testing.T, m *harness.Mesh, mark *int) {
 	replays(t, m)
 }
 
-// TestComposeSnapshots shows that after a stop, policy, the llm-router and the gateway
-// start from snapshots with two instances each, and that restarted instances of policy
-// do so again.
-func TestComposeSnapshots(t *testing.T) {
-	m := harness.Compose(t, harness.Options{Noop: true})
+// composeSnapshots shows that after a stop, policy, the llm-router and the gateway start
+// from snapshots with two instances each, and that restarted instances of policy do so
+// again. The mesh must be new and have one instance of each service.
+func composeSnapshots(t *testing.T, m *harness.Mesh) {
 	compose := func(args ...string) string {
 		t.Helper()
 		out, err := m.ComposeCLI(args...)

@@ -47,8 +47,8 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestEndless shows that an endless stream ends with an error after 24 MiB, and that the
-// outcome has the digest of an output.
+// TestEndless shows that an endless stream ends with an error that names the limit of 24 MiB,
+// and that the outcome has the digest of an output.
 func TestEndless(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})

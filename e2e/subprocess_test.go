@@ -46,9 +46,8 @@ func subprocessPacks(t *testing.T) string {
 	return dir
 }
 
-// TestSubprocessPacks checks packs in the format of helmdeck, on one process and with one
-// process per service: their names, manifests and protocol, and the result of each kind
-// of failure.
+// TestSubprocessPacks checks packs in the format of helmdeck, on one process and with one process
+// per service: their names, manifests and protocol, and the results of several kinds of failures.
 func TestSubprocessPacks(t *testing.T) {
 	if _, err := os.Stat("/bin/busybox"); err != nil {
 		t.Fatal("install the Debian package busybox-static")
@@ -63,7 +62,7 @@ func TestSubprocessPacks(t *testing.T) {
 				want       string
 			}{
 				{"my-tool", `{"text":"fair"}`, 200, `"output":{"text":"fair"}`},
-				{"my-tool", `{}`, 400, `"code":"denied"`}, // nothing has run
+				{"my-tool", `{}`, 400, `"code":"invalid_input"`}, // nothing has run
 				{"my-tool", `{"text":5}`, 400, ``},
 				{"my-tool", `{"text":"` + strings.Repeat("x", 200) + `"}`, 502, `more than max_output_bytes (100)`},
 				{"bare", `{}`, 200, `"output":{"ok":true}`}, // white space before the document
@@ -75,7 +74,8 @@ func TestSubprocessPacks(t *testing.T) {
 				{"list", `{}`, 502, `invalid_output`},
 				{"wrong", `{}`, 502, `invalid_output`},
 				{"slow", `{}`, 504, `"code":"timeout"`}, // although a process that it started has its output open
-				{"typed", `{"branch":"main"}`, 409, `branch: the branch moved; fetch it again`},
+				{"typed", `{"branch":"main"}`, 409, `branch: the branch moved; hint: fetch it again`},
+				{"typed", `{"branch":"main"}`, 409, `"hint":"fetch it again"`},
 				{"typed", `{"branch":"main"}`, 409, `"code":"schema_mismatch"`},
 				{"negative", `{}`, 403, `UNKNOWN_TOOL`}, // the pack is omitted, not run with other limits
 				{"unknown-type", `{}`, 403, `UNKNOWN_TOOL`},

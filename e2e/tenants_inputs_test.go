@@ -23,6 +23,7 @@ var neverWas = map[string]string{
 	"principal": "no-such-actor", "idempotency key": "no-such-idempotency-key", "secret": "no-such-secret",
 	"artifact": contract.IDArtifact + strings.Repeat("0", 64),
 	"run":      contract.IDCall + "RRRRRRRRRRRRRRRRRRRRRRRRRR",
+	"schedule": contract.IDCall + "SSSSSSSSSSSSSSSSSSSSSSSSSS",
 }
 
 // naming lists the inputs that name an id, with the kinds of ids. An input is a parameter
@@ -36,29 +37,32 @@ var naming = map[string][]string{
 	"Idempotency-Key":       {"idempotency key"},
 	"call":                  {"call", "waiting", "decided"}, "call_id": {"call", "waiting", "decided"}, "ids": {"call"}, "disclose": {"call"},
 	"commitment": {"content"}, "hash": {"receipt"}, "digest": {"receipt"}, "seq": {"seq"}, "tenant": {"tenant"},
-	"getCall.id":                    {"call", "waiting", "decided"},
-	"cancelCall.id":                 {"call", "waiting", "decided"},
-	"getConformanceReport.id":       {"report"},
-	"reportOutcome.id":              {"intent"},
-	"createKey.id":                  {"key"},
-	"consentKey.id":                 {"key"},
-	"withdrawKeyConsent.id":         {"key"},
-	"listSessionReceipts.id":        {"session"},
-	"getEvidence.id":                {"session"},
-	"getResponse.id":                {"response"},
-	"deleteResponse.id":             {"response"},
-	"listInputItems.id":             {"response"},
-	"llm-router.stored_response.id": {"response"},
-	"revokeTokens.id":               {"token"},
-	"putSecret.name":                {"secret"},
-	"getArtifact.id":                {"artifact"},
-	"getArtifactContent.id":         {"artifact"},
-	"linkArtifact.id":               {"artifact"},
-	"artifact":                      {"artifact"},
-	"getPipelineRun.id":             {"run", "call"},
-	"getPipelineGraph.id":           {"run", "call"},
-	"cancelPipelineRun.id":          {"run", "call"},
-	"work.pipeline_run.run":         {"run", "call"},
+	"getCall.id":                      {"call", "waiting", "decided"},
+	"explainCall.id":                  {"call", "waiting", "decided"},
+	"cancelCall.id":                   {"call", "waiting", "decided"},
+	"getConformanceReport.id":         {"report"},
+	"reportOutcome.id":                {"intent"},
+	"createKey.id":                    {"key"},
+	"consentKey.id":                   {"key"},
+	"withdrawKeyConsent.id":           {"key"},
+	"listSessionReceipts.id":          {"session"},
+	"getEvidence.id":                  {"session"},
+	"getResponse.id":                  {"response"},
+	"deleteResponse.id":               {"response"},
+	"listInputItems.id":               {"response"},
+	"llm-router.stored_response.id":   {"response"},
+	"revokeTokens.id":                 {"token"},
+	"putSecret.name":                  {"secret"},
+	"getArtifact.id":                  {"artifact"},
+	"getArtifactContent.id":           {"artifact"},
+	"linkArtifact.id":                 {"artifact"},
+	"artifact":                        {"artifact"},
+	"getPipelineRun.id":               {"run", "call"},
+	"getPipelineGraph.id":             {"run", "call"},
+	"cancelPipelineRun.id":            {"run", "call"},
+	"work.pipeline_run.run":           {"run", "call"},
+	"getPipelineSchedule.id":          {"schedule", "run", "call"},
+	"work.pipeline_schedule.schedule": {"schedule", "run", "call"},
 }
 
 // plain lists the inputs that name no id, named as in naming, with the value that is sent
@@ -67,22 +71,35 @@ var naming = map[string][]string{
 var plain = map[string]any{
 	"session-runner.sandbox_call.cancel": false, "session-runner.sandbox_call.wall_ms": 1000,
 	"session-runner.sandbox_call.egress_authority": nil, "session-runner.sandbox_call.egress_socket": nil, "vault-broker.value_mac.name": "k", "vault-broker.value_mac.sealed": "c2VhbGVk",
+	// a connection of the sender, whose tenant and service are its own
+	"egress-broker.connect.connection_id": "FRESH", "egress-broker.connect.endpoint": "none", "egress-broker.connect.reference": nil,
+	"egress-broker.connection_write.close": nil, "egress-broker.connection_write.connection_id": "FRESH", "egress-broker.connection_write.data": nil, "egress-broker.connection_write.n": 1,
+	"putSecret.expires": nil, "putSecret.overlap_seconds": nil,
 	// how a call is made
 	"X-Binnacle-Timeout": nil, "Prefer": nil, "Anthropic-Version": nil, "kind": "tool.noop", "tool": nil, "args": map[string]any{}, "method": "noop", "params": map[string]any{},
 	"getPack.name": "noop", "runPack.name": "noop", "model": "demo/echo", "report_within_ms": nil, "unapproved": nil, "profile": nil, "runConformance.level": nil,
+	// the name of a virtual server, which is a tool document of the whole mesh
+	"sendMCP.server": nil, "streamMCP.server": nil, "endMCP.server": nil,
 	// the id of a sandbox, which only tools with containers take: TestPinned, boxed/images.txtar
 	"X-Binnacle-Sandbox": nil,
+	// inputs that browsers send to the pages of logins, which are for the holder of a cookie:
+	// TestBrowserCookie
+	"showLogin.code": nil, "showDevice.code": nil, "finishProviderLogin.code": nil, "finishProviderLogin.error": nil, "finishProviderLogin.iss": nil, "finishProviderLogin.state": nil,
 	// filters and pages within the caller's tenant
-	"type": nil, "since": nil, "until": nil, "from": 1, "to": 2, "follow": nil, "at": nil, "by": nil, "limit": 10, "offset": nil, "order": nil, "before": nil,
+	"type": nil, "since": nil, "until": nil, "from": 1, "to": 2, "follow": nil, "at": nil, "by": nil, "limit": 10, "offset": nil, "order": nil, "before": nil, "label": "a=1", "labels": "a=1",
 	"after": nil, "client": nil, "event": nil, "reason": "x", "service": "policy", "searchEvents.service": nil, "status": "succeeded", "verdict": nil,
 	// the log, which is one for all tenants
 	"level": 0, "tile": "000", "rest": "p", "line": "x", "size": 1, "index": 0, "width": 1, "getContent.size": "SIZE", "witness": nil, "witnessed": nil, "epoch": nil, "root": nil, "next": nil,
 	"recordObservation.action": "sha256:x", "recordObservation.content": map[string]any{"agent": "a", "event": "SessionStart", "workspace": "/"}, "recordObservation.journal": "FRESH",
 	"recordObservation.kind": "client.session", "recordObservation.number": 1, "recordObservation.observed_at": "2026-01-01T00:00:00.000Z", "recordObservation.phase": "began", "recordObservation.status": nil,
-	// the content of what is made or recorded
+	// a document, which names packs of every tenant and no ids
+	"validatePipeline.description": nil, "validatePipeline.name": "x", "validatePipeline.required": nil, "validatePipeline.timeout_s": nil,
+	"validatePipeline.steps":  []any{map[string]any{"id": "s", "pack": "noop"}},
+	"policy.explain.decision": map[string]any{}, "policy.explain.proposal": map[string]any{}, // events, not ids
+	// the content of objects that are created or recorded
 	"all": nil, "document": map[string]any{"name": "x", "steps": []any{map[string]any{"id": "s", "pack": "noop"}}}, "inputs": nil, "pipeline": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "", "work.artifact_info.upload": "",
 	"vote": "grant", "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
-	"rubric": rubric, "value": "x", "approveDevice.code": "BCD-FGH-JKL", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
+	"rubric": rubric, "value": "x", "approveDevice.code": "BCD-FGH-JKM", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
 	"models": nil, "rate_calls": nil, "rate_window": nil, "tags": nil, "format": nil, "redact": nil, "recipient": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",
 }
 
@@ -124,9 +141,9 @@ var together = map[string]string{
 	"getEvidence.disclose": "?redact=all",
 }
 
-// exception is the status, other than 404, that a request with an id of another tenant
-// must have, and the reason. The status 0 means that any is permitted that equals the
-// status for an id that never existed.
+// exception is the status, other than 404, that a request with an id of another tenant must
+// have, and the reason. The status 0 permits any status that equals the status for an id that
+// never existed.
 type exception struct {
 	status int
 	why    string
@@ -180,7 +197,8 @@ type param struct {
 	Required bool
 }
 
-// operation is what inputGenerator reads of an operation of the OpenAPI document.
+// operation holds the members of an operation of the OpenAPI document that inputGenerator
+// reads.
 type operation struct {
 	OperationID string
 	Scope       string `json:"x-binnacle-scope"`
@@ -197,7 +215,7 @@ type objectSchema struct {
 	Required   []string
 }
 
-// document is what inputGenerator reads of the OpenAPI document.
+// document holds the members of the OpenAPI document that inputGenerator reads.
 type document struct {
 	Paths      map[string]map[string]operation
 	Components struct {

@@ -92,10 +92,10 @@ func openDocument(t *testing.T, m *harness.Mesh) *document {
 
 // foreignRoutes sends the requests that are generated from the OpenAPI document, and the
 // extra ones, as principals of tenants other than a's, with every scope that a token of a
-// tenant may have. For an id of a, the status must be 404 or that of the exception, and the
-// response must be equal to that for an id that never existed. No response may contain the
-// mark of a's content or an id of a that the request does not. foreignRoutes fails if the
-// document has an input that the tables lack.
+// tenant may have. For an id of a, the status must be 404 or the one that the tables state
+// as an exception, and the response must be equal to that for an id that never existed. No
+// response may contain the mark of a's content or an id of a that the request does not.
+// foreignRoutes fails if the document has an input that the tables lack.
 func foreignRoutes(t *testing.T, m *harness.Mesh, g *inputGenerator, a *settlement, others map[string]*harness.Mesh) {
 	t.Helper()
 	all := g.requests(openDocument(t, m))
@@ -162,22 +162,24 @@ func (s *settlement) leaks(text, except string) string {
 }
 
 // sentBy has, for each query that the gateway does not send, a service that sends it.
-var sentBy = map[string]string{"audit.acted": "policy", "audit.transcript": "judge", "mesh.body": "judge", "mesh.sealed_value": "vault-broker"}
+var sentBy = map[string]string{"audit.acted": "policy", "audit.transcript": "judge", "mesh.applied": "policy", "mesh.body": "judge", "mesh.sealed_value": "vault-broker"}
 
 // answering maps each query that several services implement to the service that is
 // queried.
-var answering = map[string]string{"mesh.body": "gateway", "mesh.sealed_value": "gateway", "mesh.content_keys": "vault-broker", "mesh.health": "policy", "mesh.keys_view": "policy", "mesh.view": "policy"}
+var answering = map[string]string{"mesh.applied": "gateway", "mesh.body": "gateway", "mesh.sealed_value": "gateway", "mesh.content_keys": "vault-broker", "mesh.health": "policy", "mesh.keys_view": "policy", "mesh.view": "policy"}
 
 // found lists the queries whose response for an id of another tenant is not the error
 // not_found, with the reason. The response must be that for an id that never existed.
 var found = map[string]string{
-	"audit.acted":                "the response is whether the principal has acted in the tenant",
-	"audit.makers":               "the response is a map of those ids that the tenant has",
-	"audit.receipts":             "the response is a list, which is empty",
-	"audit.search":               "the response is a list, which is empty",
-	"work.pipeline_runs":         "the response is a list, which is empty",
-	"work.artifact_list":         "the response is a list, which is empty",
-	"llm-router.stored_response": "the response names no principal; the gateway responds with 404",
+	"audit.acted":                  "the response is whether the principal has acted in the tenant",
+	"audit.makers":                 "the response is a map of those ids that the tenant has",
+	"audit.receipts":               "the response is a list, which is empty",
+	"audit.search":                 "the response is a list, which is empty",
+	"work.pipeline_runs":           "the response is a list, which is empty",
+	"work.pipeline_schedules":      "the response is a list, which is empty",
+	"work.artifact_list":           "the response is a list, which is empty",
+	"llm-router.stored_response":   "the response names no principal; the gateway responds with 404",
+	"session-runner.call_progress": "the response is that nothing was reported; the gateway responds with 404",
 }
 
 // unserved lists the queries that no service answers in the test, with the reason.
@@ -187,10 +189,17 @@ var unserved = map[string]string{
 
 // rejected lists the queries whose generated requests are invalid, with the reason.
 var rejected = map[string]string{
+	"policy.explain":         "the request contains events, which are not those of a call",
 	"vault-broker.value_mac": "the value is not sealed to the vault-broker for the call, which is not looked up",
 }
 
-// querySchema is what foreignQueries reads of a schema in schemas/queries.
+// absent lists the queries whose generated requests name nothing that exists, with the reason.
+var absent = map[string]string{
+	"egress-broker.connect":          "the mesh has no endpoint of this name; TestEndpoints shows connections to those that it has",
+	"egress-broker.connection_write": "the connection was not opened",
+}
+
+// querySchema holds the members of a schema in schemas/queries that foreignQueries reads.
 type querySchema struct {
 	ID         string `json:"$id"`
 	Scope      string `json:"x-scope"`
@@ -238,7 +247,7 @@ func requestSchemas(t *testing.T) map[string]querySchema {
 // and checks that a query about the mesh as a whole fails with not_found.
 func foreignQueries(t *testing.T, m *harness.Mesh, g *inputGenerator, a *settlement, others []string) {
 	t.Helper()
-	querier := &querier{mesh: m, conns: map[string]*bus.Conn{}, box: service(t, m, "policy", querierSlot)}
+	querier := &querier{mesh: m, conns: map[string]*bus.Conn{}, transport: service(t, m, "policy", querierSlot)}
 	all, n := requestSchemas(t), 0
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		to, verb, _ := strings.Cut(name, ".")
@@ -259,8 +268,9 @@ type foreignQuery struct {
 	ofCell               bool // whether it is about the mesh as a whole
 }
 
-// send sends the query for a tenant with an id of a and with an id that never existed, and
-// checks the responses; see foreignQueries.
+// send sends the query for a tenant with an id of a and checks the response. If the query
+// has an id and is not about the mesh as a whole, send compares the response with that for
+// an id that never existed; see foreignQueries.
 func (q foreignQuery) send(t *testing.T, querier *querier, a *settlement, tenant string, args queryArgs) {
 	t.Helper()
 	what := fmt.Sprintf("%s %s for tenant %s with the id %s", q.name, args.args, tenant, args.kind)
@@ -283,6 +293,9 @@ func (q foreignQuery) send(t *testing.T, querier *querier, a *settlement, tenant
 	if rejected[q.name] != "" {
 		want = contract.CodeInvalidInput
 	}
+	if absent[q.name] != "" {
+		want = contract.CodeNotFound
+	}
 	if code != want {
 		t.Errorf("%s: %q, want %q: %.300s", what, code, want, got)
 	}
@@ -302,10 +315,10 @@ func (q foreignQuery) send(t *testing.T, querier *querier, a *settlement, tenant
 // querier sends queries with the identities of services. Every response goes to an inbox
 // of policy that no instance uses, because some services have no inbox that is unused.
 type querier struct {
-	mesh  *harness.Mesh
-	conns map[string]*bus.Conn // by service
-	box   *rpc.Client
-	n     int
+	mesh      *harness.Mesh
+	conns     map[string]*bus.Conn // by service
+	transport *rpc.Client
+	n         int
 }
 
 const querierSlot = 8
@@ -317,15 +330,15 @@ func (q *querier) send(t *testing.T, as, tenant, to, verb string, args json.RawM
 	if q.conns[as] == nil {
 		q.conns[as] = q.mesh.Connect(t, as)
 	}
-	instance, err := q.box.Live(t.Context(), to)
+	instance, err := q.transport.Live(t.Context(), to)
 	if err != nil {
 		t.Fatal(err)
 	}
 	q.n++
 	id := fmt.Sprintf("q_%s_tenants-%d", as, q.n)
-	s := q.box.Box.Open(id, to)
+	s := q.transport.Transport.Open(id, to)
 	defer s.Close()
-	doc, err := json.Marshal(transient.Question{ID: id, From: fmt.Sprintf("policy-%d", querierSlot), Verb: verb, Args: args, Deadline: time.Now().Add(time.Minute)})
+	doc, err := json.Marshal(transient.Request{ID: id, From: fmt.Sprintf("policy-%d", querierSlot), Verb: verb, Args: args, Deadline: time.Now().Add(time.Minute)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +346,7 @@ func (q *querier) send(t *testing.T, as, tenant, to, verb string, args json.RawM
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := q.conns[as].JS.Publish(t.Context(), bus.TransientSubject(tenant, as, instance, id), body); err != nil {
+	if _, err := q.conns[as].JS.Publish(t.Context(), bus.TransientSubject(tenant, as, instance.Name, id), body); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

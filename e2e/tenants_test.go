@@ -106,8 +106,8 @@ func TestTenantsCompose(t *testing.T) {
 	})
 }
 
-// tenants makes the checks of TestTenants on a mesh. restart starts every process of the
-// mesh again. hold is passed to suspension.
+// tenants makes the checks of TestTenants on a mesh. restart restarts the processes of the mesh,
+// except possibly a second gateway. hold is passed to suspension.
 func tenants(t *testing.T, m *harness.Mesh, restart func(), hold func() (release func())) {
 	m.WaitReady()
 	createTenants(t, m)
@@ -127,6 +127,8 @@ func tenants(t *testing.T, m *harness.Mesh, restart func(), hold func() (release
 		t.Errorf("no operation and no query has the inputs %q", unused)
 	}
 	a.checkOwn(t)
+	cli(t, m, "tenant", "quota", shopTest, "--quota-in-flight", "64", "--quota-artifact-bytes", "4096")
+	artifactQuota(t, a, b)
 	suspension(t, m, a, b, hold)
 
 	restart()
@@ -143,7 +145,27 @@ func tenants(t *testing.T, m *harness.Mesh, restart func(), hold func() (release
 			}
 		}
 	}
+	artifactQuota(t, a, b)
 	tenantProofs(t, m, a, b, original)
+}
+
+// artifactQuota checks that artifacts that exceed the quota of the tenant of b are refused, and
+// that the tenant of a, which has no quota of its own, can store one of that size. A quota applies
+// a moment after it is set.
+func artifactQuota(t *testing.T, a, b *settlement) {
+	t.Helper()
+	body := strings.Repeat("x", 4096)
+	eventually(t, "an upload beyond the quota is refused", time.Minute, func() bool {
+		r, err := b.m.Do(t.Context(), "POST", "/api/v1/artifacts", "", body)
+		return err == nil && r.Status == http.StatusRequestEntityTooLarge
+	})
+	doc := fmt.Sprintf(`{"content":%q}`, body)
+	if r, err := b.m.Do(t.Context(), "POST", "/api/v1/packs/artifact.put", "", doc); err != nil || r.Status == http.StatusOK || !strings.Contains(string(r.Body), "its quota of 4096 bytes") {
+		t.Errorf("artifact.put beyond the quota: %v %d %s", err, r.Status, r.Body)
+	}
+	if r, err := a.m.Do(t.Context(), "POST", "/api/v1/artifacts", "", body); err != nil || r.Status != http.StatusOK {
+		t.Errorf("a tenant without a quota of its own: %v %d %s", err, r.Status, r.Body)
+	}
 }
 
 // createTenants creates the tenants of the test. It checks that names that are reserved,
@@ -193,7 +215,7 @@ type settlement struct {
 	n      int               // number of runs of the method calls; makes the text and the idempotency key of each run distinct
 }
 
-// settle uses every facility whose state is separate for each tenant: calls, models,
+// settle uses the facilities whose state is separate for each tenant, among them calls, models,
 // secrets, virtual keys, policies, approvals, limits, labels and intents.
 func settle(t *testing.T, m *harness.Mesh, tenant, who string) *settlement {
 	t.Helper()
@@ -269,9 +291,9 @@ func (s *settlement) labels() {
 	s.ids["secret call"] = r.Header.Get("X-Binnacle-Call-Id")
 }
 
-// keys makes a virtual key, a secret, a delegation, an artifact and a call with an
-// idempotency key, whose names occur in no other tenant, and notes the id of the
-// tenant's token.
+// keys makes a virtual key, a secret, a delegation, an artifact, a run and a schedule of a
+// pipeline, and a call with an idempotency key, whose names occur in no other tenant, and
+// stores the id of the tenant's token.
 func (s *settlement) keys() {
 	s.ids["secret"], s.ids["idempotency key"], s.ids["principal"] = s.mark+"-secret", s.mark+"-once", s.who
 	s.must(200, "POST", "/api/v1/secrets", `{"name":"`+s.ids["secret"]+`","value":"`+s.mark+`-value"}`)
@@ -287,6 +309,7 @@ func (s *settlement) keys() {
 	s.ids["token"] = token.JTI
 	s.ids["artifact"] = s.put()
 	s.ids["run"] = s.member(s.must(200, "POST", "/api/v1/pipelines/runs", `{"document":{"name":"`+strings.ToLower(s.mark)+`","steps":[{"id":"one","pack":"noop","input":{"say":"`+s.mark+`"}}]}}`), "call_id")
+	s.ids["schedule"] = s.member(s.must(200, "POST", "/api/v1/calls", `{"kind":"tool.pipeline.schedule","args":{"cron":"0 0 30 2 *","document":{"name":"`+strings.ToLower(s.mark)+`","steps":[{"id":"one","pack":"noop"}]}}}`), "call_id")
 	s.ids["key"] = s.mark + "-key"
 	r := s.must(200, "POST", "/api/v1/keys", `{"id":"`+s.ids["key"]+`","scopes":["llm:call"],"ttl_ms":3600000}`)
 	key := s.m.As(s.member(r, "key"))
@@ -296,7 +319,8 @@ func (s *settlement) keys() {
 	}
 }
 
-// governs registers an agent whose calls need an approval, and sets a limit.
+// governs registers an agent whose calls of noop need an approval, sets a limit, and proposes such
+// a call, which waits for its approval.
 func (s *settlement) governs() {
 	worker := s.mark + "-worker"
 	cli(s.t, s.m, "principals", "register", worker, "agent")
@@ -340,7 +364,8 @@ func (s *settlement) evidence() {
 	s.ids["mcp"] = r.Header.Get("Mcp-Session-Id")
 }
 
-// checkOwn checks that the tenant's own ids, its limit and its virtual key are found.
+// checkOwn checks that the tenant can read its calls, response, approval, receipts and content, and
+// that its limit and its virtual key are listed.
 func (s *settlement) checkOwn(t *testing.T) {
 	t.Helper()
 	for _, path := range []string{"/api/v1/calls/" + s.ids["call"], "/api/v1/calls/" + s.ids["waiting"], "/v1/responses/" + s.ids["response"], "/api/v1/approvals/" + s.ids["waiting"],
@@ -417,10 +442,10 @@ func suspension(t *testing.T, m *harness.Mesh, a, b *settlement, hold func() (re
 	a.calls(t)
 }
 
-// tenantProofs verifies, with both verifiers, a pack and the export of each tenant, and with one
-// the whole ledger, and compares the mesh with a replay. A pack must contain events of the mesh
-// itself and of its own tenant only. The other tenants must not be able to export the first one or
-// the whole ledger.
+// tenantProofs verifies a pack and the export of each tenant with both verifiers, and the whole
+// ledger with the first one, and compares the mesh with a replay. A pack must contain only events
+// of its own tenant and of the mesh itself. The other tenants must not be able to export the first
+// tenant or the whole ledger.
 func tenantProofs(t *testing.T, m *harness.Mesh, all ...*settlement) {
 	t.Helper()
 	to := t.TempDir()

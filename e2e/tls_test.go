@@ -22,9 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// TestTLS shows that the gateway and NATS use TLS with certificates from files, reload
-// them without a restart and reject plain text, and that the command line and the
-// services use TLS.
+// TestTLS shows that the gateway and a separate NATS server use TLS with certificates from
+// files, reload them without a restart and reject plain text, and that the command line and
+// the services use TLS.
 func TestTLS(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -258,8 +258,8 @@ func say(t *testing.T, addr, text string) string {
 	return string(b)
 }
 
-// TestEmptyToken shows that a token variable that is set but empty causes an error, and
-// that neither help texts nor the error for an unknown flag contain the token.
+// TestEmptyToken shows that a token variable or flag that is set but empty causes an error,
+// and that neither help texts nor the error for an unknown flag contain the token.
 func TestEmptyToken(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	good := m.Token

@@ -19,10 +19,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestTraces shows that one trace includes the client, the mesh and the provider, that
-// spans follow the GenAI conventions of OpenTelemetry, name the tenant and do not contain
-// the prompt, that at least five events of the call have the trace context, and that
-// /metrics has counters for the model.
+// TestTraces shows that one trace includes the client, the mesh and the provider, that the spans
+// name the tenant, that the span of the request to the provider follows the GenAI conventions of
+// OpenTelemetry and does not contain the prompt, that at least five events of the call have the
+// trace context, and that /metrics has counters for the model.
 func TestTraces(t *testing.T) {
 	var mu sync.Mutex
 	spans := map[string]*otlp.Span{}

@@ -102,7 +102,7 @@ func TestUpgrades(t *testing.T) {
 				m = harness.One(t, harness.Options{Dir: m.Dir, Packs: filepath.Join(harness.Root(), "bin/packs")})
 				ann.Addr = m.Addr
 			}
-			// The events of the release are still the first ones of the ledger.
+			// The first events of the ledger, at most 40, have not changed.
 			after := ledger(t, m)
 			for i, e := range before[:min(len(before), 40)] {
 				if a, b := string(contract.Bytes(e)), string(contract.Bytes(after[i])); a != b {
@@ -156,11 +156,10 @@ func TestReservedTenant(t *testing.T) {
 	}
 }
 
-// TestUpgradedTools shows that a call of a tool right after an upgrade succeeds or, if the
-// tool's document has changed since the release, is denied with TOOL_DRIFT and a hint that
-// contains the command which approves the new document. After that command the call
-// succeeds, in the original tenant, in a tenant that is created after the upgrade, and
-// after a restart.
+// TestUpgradedTools shows that a call of a tool right after an upgrade succeeds or, if the tool's
+// document has changed since the release, is denied with TOOL_DRIFT and a hint that contains the
+// command which approves the new document. After that command the call succeeds, in the original
+// tenant, also after a restart, and in a tenant that is created after the upgrade.
 func TestUpgradedTools(t *testing.T) {
 	dir := filepath.Join(harness.Root(), "e2e/testdata/releases")
 	files, err := filepath.Glob(filepath.Join(dir, "rooted/*.backup"))

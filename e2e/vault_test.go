@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 )
 
@@ -18,13 +20,24 @@ import (
 // values in the server, and logs in with AppRole.
 func vaultConfig(t *testing.T, v *vaulttest.Server) string {
 	t.Helper()
+	role, id := vaultRole(t, v)
+	return vaultSettings(v, role, id)
+}
+
+// vaultSettings is vaultConfig for a role whose secret id is in a file.
+func vaultSettings(v *vaulttest.Server, role, file string) string {
+	return fmt.Sprintf("vault-broker:\n  store: vault\n  vault: {address: %q, role_id: %q, secret_id_file: %q, timeout: 2s}\n", v.Addr, role, file)
+}
+
+// vaultRole makes a role for the vault-broker, and returns its id and the file of its secret id.
+func vaultRole(t *testing.T, v *vaulttest.Server) (role, file string) {
+	t.Helper()
 	v.WritePolicy(vaulttest.Policy)
-	role := v.AppRole(20*time.Second, time.Hour)
-	id := filepath.Join(t.TempDir(), "secret-id")
-	if err := os.WriteFile(id, []byte(v.SecretID(false)), 0o600); err != nil {
+	role, file = v.AppRole(20*time.Second, time.Hour), filepath.Join(t.TempDir(), "secret-id")
+	if err := os.WriteFile(file, []byte(v.SecretID(false)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("vault-broker:\n  store: vault\n  vault: {address: %q, role_id: %q, secret_id_file: %q, timeout: 2s}\n", v.Addr, role, id)
+	return role, file
 }
 
 // secretLength calls the pack that returns the length of the secret demo-api-key, and
@@ -82,6 +95,22 @@ func TestVault(t *testing.T) {
 			}
 			v.Do("POST", "secret/data/binnacle/secrets/default/demo-api-key", map[string]any{"data": map[string]string{"value": "rotated-by-hand"}})
 			works(15)
+			if out, err := m.CLI("secret", "delete", "demo-api-key"); err != nil {
+				t.Fatal(out, err)
+			}
+			if status, body := secretLength(t, m); status == http.StatusOK || !strings.Contains(body, "is deleted") {
+				t.Errorf("a call with a deleted secret: %d %s", status, body)
+			}
+			if out, err := m.CLI("secret", "restore", "demo-api-key"); err != nil {
+				t.Fatal(out, err)
+			}
+			works(15)
+			if out, err := m.CLI("secret", "rotate", "demo-api-key", "--overlap", "1h"); err != nil || !strings.Contains(out, `"version": 3`) {
+				t.Fatal(out, err)
+			}
+			works(43)
+			v.Do("POST", "secret/data/binnacle/secrets/default/demo-api-key", map[string]any{"data": map[string]string{"value": "rotated-by-hand"}})
+			works(15)
 
 			// A call that begins while Vault is sealed waits, and succeeds once it is unsealed.
 			v.Seal()
@@ -133,20 +162,24 @@ func TestVault(t *testing.T) {
 	}
 }
 
-// TestVaultBrokers shows, with two session-runners, that two brokers can share a Vault,
-// and that calls that use secrets succeed while one of the brokers is killed, and
-// afterwards.
+// TestVaultBrokers shows, with two session-runners, that two brokers can share a Vault:
+// rotations at the same time make one version each, a deletion and a restoration hold for the
+// next call whichever broker handles it, and calls that use secrets succeed while one of the
+// brokers is killed, and afterwards.
 func TestVaultBrokers(t *testing.T) {
 	v := vaulttest.Start(t, vaulttest.Options{})
 	m := harness.Processes(t, harness.Options{Config: vaultConfig(t, v)})
 	m.StartService("vault-broker-2", "vault-broker")
 	m.StartService("session-runner-2", "session-runner")
+	m.StartService("policy-2", "policy")
 	eventually(t, "the second broker is ready", 30*time.Second, func() bool {
 		return strings.Count(m.Log(), `"vault: logged in"`) == 2
 	})
 	if out, err := m.CLIStdin("bilge-rat\n", "secret", "put", "demo-api-key"); err != nil {
 		t.Fatal(out, err)
 	}
+	t.Run("life", func(t *testing.T) { sharedLife(t, m) })
+	t.Run("access", func(t *testing.T) { sharedAccess(t, m, m.Restart) })
 	const callers, calls = 4, 10
 	var wg sync.WaitGroup
 	for range callers {
@@ -170,6 +203,102 @@ func TestVaultBrokers(t *testing.T) {
 	for _, who := range []string{"vault-broker-1", "vault-broker-2"} {
 		if out, err := m.CLI("events", "list", "--json"); err != nil || !strings.Contains(out, `vault-broker/`+who) {
 			t.Errorf("%s released nothing (%v)", who, err)
+		}
+	}
+}
+
+// sharedAccess permits a number of calls to use a secret, makes more of them concurrently, and
+// counts those that received it; the count survives restarts, and another entry has its own.
+// restart restarts the instances of a service.
+func sharedAccess(t *testing.T, m *harness.Mesh, restart func(service string)) {
+	const permitted, calls = 7, 20
+	grant := func(args ...string) {
+		t.Helper()
+		if out, err := m.CLI(append([]string{"secret", "access", "grant", "demo-api-key"}, args...)...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	grant("someone-else")
+	if status, body := secretLength(t, m); status != http.StatusForbidden || !strings.Contains(body, contract.ReasonSecretAccessDenied) {
+		t.Errorf("a caller without an entry: %d %s", status, body)
+	}
+	grant("*", "--max-uses", fmt.Sprint(permitted))
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	received := 0
+	for range calls {
+		wg.Go(func() {
+			status, body := secretLength(t, m)
+			if status != http.StatusOK && !strings.Contains(body, "used up") {
+				t.Errorf("%d %s", status, body)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if status == http.StatusOK {
+				received++
+			}
+		})
+	}
+	wg.Wait()
+	if received != permitted {
+		t.Errorf("%d of %d calls received the secret, want %d", received, calls, permitted)
+	}
+	for _, service := range []string{"policy", "vault-broker"} {
+		restart(service)
+		if status, body := secretLength(t, m); status == http.StatusOK || !strings.Contains(body, "used up") {
+			t.Errorf("after a restart of %s: %d %s", service, status, body)
+		}
+	}
+	grant("*")
+	if status, body := secretLength(t, m); status != http.StatusOK {
+		t.Errorf("with an entry without a limit: %d %s", status, body)
+	}
+}
+
+// sharedLife rotates one secret several times at once, and deletes and restores another one.
+func sharedLife(t *testing.T, m *harness.Mesh) {
+	const rotations = 6
+	var mu sync.Mutex
+	versions := map[string]int{}
+	var wg sync.WaitGroup
+	for range rotations {
+		wg.Go(func() {
+			out, err := m.CLI("secret", "rotate", "turned")
+			var made struct{ Version int }
+			if err == nil {
+				err = json.Unmarshal([]byte(out), &made)
+			}
+			if err != nil {
+				t.Error(err, out)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			versions[fmt.Sprint(made.Version)]++
+		})
+	}
+	wg.Wait()
+	for n := range rotations {
+		if versions[fmt.Sprint(n+1)] != 1 {
+			t.Errorf("%d rotations made the versions %v", rotations, versions)
+			break
+		}
+	}
+	for range 3 {
+		if out, err := m.CLI("secret", "delete", "demo-api-key"); err != nil {
+			t.Fatal(out, err)
+		}
+		for range 3 {
+			if status, body := secretLength(t, m); status == http.StatusOK || !strings.Contains(body, "is deleted") {
+				t.Errorf("with a deleted secret: %d %s", status, body)
+			}
+		}
+		if out, err := m.CLI("secret", "restore", "demo-api-key"); err != nil {
+			t.Fatal(out, err)
+		}
+		for range 3 {
+			if status, body := secretLength(t, m); status != http.StatusOK {
+				t.Errorf("with a restored secret: %d %s", status, body)
+			}
 		}
 	}
 }

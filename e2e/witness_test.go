@@ -133,9 +133,8 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// TestWitnessRetries shows that a cosignature that the mesh did not accept is sent
-// again, even if the witness has already stored the checkpoint, and that the witness
-// logs why it waits.
+// TestWitnessRetries shows that a cosignature is sent again if the mesh has not accepted
+// it, and that the witness logs why it waits.
 func TestWitnessRetries(t *testing.T) {
 	m := harness.One(t, harness.Options{Noop: true})
 	target, err := url.Parse("http://" + m.Addr)

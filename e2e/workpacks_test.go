@@ -44,10 +44,39 @@ func workImages(t *testing.T) string {
 	return dir
 }
 
+// packCaller calls packs in a session.
+type packCaller struct {
+	t       testing.TB
+	m       *harness.Mesh
+	session string
+}
+
+// call returns the status, the output and the body of the response.
+func (p packCaller) call(tool, args string) (int, map[string]any, string) {
+	p.t.Helper()
+	r, err := p.m.Do(p.t.Context(), "POST", "/api/v1/packs/"+tool, p.session, args)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var doc struct{ Output map[string]any }
+	_ = json.Unmarshal(r.Body, &doc)
+	return r.Status, doc.Output, string(r.Body)
+}
+
+// must returns the output of a call that succeeds.
+func (p packCaller) must(tool, args string) map[string]any {
+	p.t.Helper()
+	status, out, body := p.call(tool, args)
+	if status != 200 {
+		p.t.Fatalf("%s %s: %d %s", tool, args, status, body)
+	}
+	return out
+}
+
 // TestWorkPacks shows, on one process and with one process per service and two session-runners,
-// that fs.*, git.*, cmd.run and python.run work on the files of the session's sandbox; that no path
-// leads out of clone_path, by .. or a symbolic link; that fs.read fails with a typed error without
-// a sandbox; and that a command ends at its time limit.
+// that fs.*, git.*, cmd.run and python.run work in the session's sandbox; that no path leads out
+// of clone_path, by .. or a symbolic link; that fs.read fails with a typed error without a
+// sandbox; and that a command ends at its time limit.
 func TestWorkPacks(t *testing.T) {
 	images := workImages(t)
 	for name, start := range harness.Topologies {
@@ -58,21 +87,11 @@ func TestWorkPacks(t *testing.T) {
 			}
 			call := func(session, tool, args string) (int, map[string]any, string) {
 				t.Helper()
-				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+tool, session, args)
-				if err != nil {
-					t.Fatal(err)
-				}
-				var doc struct{ Output map[string]any }
-				_ = json.Unmarshal(r.Body, &doc)
-				return r.Status, doc.Output, string(r.Body)
+				return packCaller{t, m, session}.call(tool, args)
 			}
 			must := func(session, tool, args string) map[string]any {
 				t.Helper()
-				status, out, body := call(session, tool, args)
-				if status != 200 {
-					t.Fatalf("%s %s: %d %s", tool, args, status, body)
-				}
-				return out
+				return packCaller{t, m, session}.must(tool, args)
 			}
 			if status, _, body := call("s-none", "fs.read", `{"path":"a"}`); status != 503 || !strings.Contains(body, contract.CodeSessionUnavailable) || !strings.Contains(body, `"retryable":true`) {
 				t.Errorf("without a sandbox: %d %s", status, body)

@@ -8,6 +8,7 @@ mkdir -p "$logs"
 steps=()     # "NAME SECONDS COMMAND…"
 failed=()    # names of steps
 durations=() # "NAME SECONDS" of the steps that have ended
+stages=()    # the same of the stages, with their limits
 passed_n=0 failed_n=0
 : >"$logs/reasons"
 : >"$logs/unstable"
@@ -36,6 +37,16 @@ ahead() {
 	echo "$s"
 }
 
+# running: the end-to-end tests that run, each with its duration so far, and those that have
+# failed. A step that is killed at its limit has printed nothing about either of them.
+running() {
+	local f
+	for f in "$logs"/e2e/running/*; do
+		[ -e "$f" ] && printf '  %s %s' "${f##*/}" "$(clock $(($(date +%s) - $(stat -c %Y "$f"))))"
+	done
+	[ ! -s "$logs/e2e/failed" ] || printf '  failed: %s' "$(awk '{ print $2 }' "$logs/e2e/failed" | xargs)"
+}
+
 # watch N NAME EXPECTED LOG: prints, every half minute, how far a step is.
 watch() {
 	local began=$SECONDS spent last left
@@ -45,15 +56,17 @@ watch() {
 		[ "$3" -le $spent ] || left=$((left + $3 - spent))
 		last=$(grep -E 'schedules  [0-9.]+/s' "$4" | tail -1 | xargs)
 		[ -n "$last" ] || last="$(grep -cE "${count}PASS" "$4") tests passed"
-		printf '         %s  %s of about %s  %s  about %s left in this stage\n' "$2" "$(clock $spent)" "$(clock "$3")" "$last" "$(clock $left)"
+		printf '         %s  %s of about %s  %s  about %s left in this stage%s\n' "$2" "$(clock $spent)" "$(clock "$3")" "$last" "$(clock $left)" "$([ "$2" != tests ] || running)"
 	done
 }
 
-# run_steps TITLE: runs the added steps until the step build fails, and adds the numbers
+# run_steps TITLE LIMIT: runs the added steps until the step build fails, and adds the numbers
 # of passed and failed tests to passed_n and failed_n. A step without tests counts as one
-# test, a skipped test as failed, and a step that fails as at least one failed test.
+# test, a skipped test as failed, and a step that fails as at least one failed test. LIMIT is
+# the time in seconds that the stage should take on two cores if its caches are filled; it
+# adds a line to the array stages.
 run_steps() {
-	local i name seconds command log watcher began spent n p f s
+	local i name seconds command log watcher began spent n p f s start=$SECONDS
 	printf '\n== %s: %d steps, about %s\n' "$1" ${#steps[@]} "$(clock "$(ahead 0)")"
 	for i in "${!steps[@]}"; do
 		read -r name seconds command <<<"${steps[i]}"
@@ -61,7 +74,7 @@ run_steps() {
 		log=$logs/$name.log
 		: >"$log"
 		printf '[%2d/%d] %-12s about %s, %s left in this stage\n' $((i + 1)) ${#steps[@]} "$name" "$(clock "$seconds")" "$(clock "$(ahead "$i")")"
-		watch "$i" "$name" "$seconds" "$log" &
+		watch "$i" "$name" "$seconds" "$log" 2>/dev/null & # bash reports a subshell that ends at once
 		watcher=$!
 		began=$SECONDS
 		if $command >"$log" 2>&1; then n=0; else n=1; fi
@@ -91,6 +104,7 @@ run_steps() {
 		fi
 	done
 	steps=()
+	stages+=("$1 $((SECONDS - start)) (with filled caches at most $2)")
 }
 
 # reasons NAME LOG: the failed tests of a step, each with the last lines that test files

@@ -9,32 +9,19 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
-)
 
-// healthSocket is the abstract Unix socket of the health check. It is visible only in
-// this network namespace.
-const healthSocket = "@binnacle-health-balancer"
+	"github.com/binnacle-mesh/binnacle/pkg/healthcheck"
+)
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
-		c, err := net.DialTimeout("unix", healthSocket, time.Second)
-		if err != nil {
-			os.Exit(1)
-		}
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(time.Second))
-		if n, _ := c.Read(make([]byte, 2)); n != 2 {
-			os.Exit(1)
-		}
-		return
+		os.Exit(healthcheck.Check("balancer"))
 	}
 	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -71,33 +58,10 @@ func run(ctx context.Context, listen, gateways string) error {
 		return names, err
 	})
 	go p.watch(ctx)
-	go answerHealth(ctx, p)
+	go func() { // connections are forwarded even if health checks fail
+		err := healthcheck.Answer("balancer", p.any, func() bool { return false })
+		slog.Warn("health checks fail", "err", err)
+	}()
 	slog.Info("ready", "listen", l.Addr().String(), "gateways", gateways)
 	return serve(ctx, l, p)
-}
-
-// answerHealth accepts connections on healthSocket until ctx is done and writes "ok" to
-// each if a gateway is ready. A connection that is closed without a byte means that no
-// gateway is ready. The balancer forwards connections even without the health socket, so
-// a failure to listen is only logged.
-func answerHealth(ctx context.Context, p *pool) {
-	l, err := net.Listen("unix", healthSocket)
-	if err != nil {
-		slog.Warn("health checks fail: the health socket cannot be opened", "err", err)
-		return
-	}
-	context.AfterFunc(ctx, func() { l.Close() })
-	for {
-		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			continue
-		}
-		if p.any() {
-			_, _ = c.Write([]byte("ok"))
-		}
-		c.Close()
-	}
 }

@@ -27,3 +27,5 @@ require (
 replace github.com/binnacle-mesh/binnacle/pkg => ../../pkg
 
 replace github.com/binnacle-mesh/binnacle/pkg/core => ../../pkg/core
+
+replace github.com/binnacle-mesh/binnacle/schemas => ../../schemas

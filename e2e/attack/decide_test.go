@@ -206,8 +206,9 @@ var _ = register("12.30 forged journals of hooks", func(t *testing.T, m *harness
 	send := func(token, body string) *harness.Response {
 		return as(t, m, token, "POST", "/api/v1/observations", h.Session, body)
 	}
-	// An entry cannot name a decision, a call, an intent, a receipt or another principal, be of a
-	// kind that a service executes, or have a status that only policy or an executor records.
+	// An entry cannot name a verdict, a decision, a call, an intent, a receipt, a principal or a
+	// tenant, be of a kind that a service executes, have a status that only policy or an
+	// executor records, or have content of another form.
 	for _, members := range []string{`,"verdict":"ALLOW"`, `,"decision_id":"d-` + h.CallID + `"`, `,"call_id":"` + h.CallID + `"`, `,"intent_id":"` + h.IntentID + `"`, `,"receipt_id":"r-x"`, `,"actor":"owner-1233"`, `,"tenant":"other"`} {
 		must(t, send(owner, entry(members)), 400, "invalid_input")
 	}
@@ -219,8 +220,8 @@ var _ = register("12.30 forged journals of hooks", func(t *testing.T, m *harness
 	must(t, send(owner, entry("")), 200, `"repeated":true`)
 	must(t, send(owner, strings.Replace(entry(""), "SessionStart", "Stop", 1)), 409, "conflict")
 	must(t, send(owner, strings.Replace(entry(""), "sha256:x", "sha256:y", 1)), 409, "conflict")
-	// An entry of another principal for this session is in that principal's session for refused
-	// calls, also if its journal has the same id.
+	// An entry of another principal for this session is accepted, but not stored in this
+	// session, although its journal has the same id.
 	must(t, send(other, entry("")), 200, `"repeated":false`)
 	observed, ended := 0, 0
 	for _, e := range eventsOf(t, m, h.Session) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +48,7 @@ func newSpy(t *testing.T, m *harness.Mesh) *spy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := reader.New(s.conn, spyInbox, bus.Reader{Name: bus.Mailbox, Stream: bus.Transient}, func(en eventlog.Entry) error {
+	f := reader.New(s.conn, spyInbox, bus.Reader{Name: bus.TransientReader, Stream: bus.Transient}, func(en eventlog.Entry) error {
 		parts := strings.Split(en.Subject, ".")
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -79,7 +81,7 @@ func (s *spy) first(id string, d time.Duration) string {
 func query(t *testing.T, c *bus.Conn, as, to, id, verb string, args any) {
 	t.Helper()
 	raw, _ := json.Marshal(args)
-	doc, _ := json.Marshal(transient.Question{ID: id, From: spyInbox, Verb: verb, Args: raw, Deadline: time.Now().Add(time.Minute)})
+	doc, _ := json.Marshal(transient.Request{ID: id, From: spyInbox, Verb: verb, Args: raw, Deadline: time.Now().Add(time.Minute)})
 	body, _ := json.Marshal(map[string]any{"kind": "ask", "data": json.RawMessage(doc)})
 	if _, err := c.JS.Publish(t.Context(), "tmp."+tenant+"."+as+"."+to+"."+id, body); err != nil {
 		t.Fatalf("%s cannot publish under its own name: %v", as, err)
@@ -98,6 +100,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	verbs := map[string]map[string][]string{ // services that may send a query, by the service that answers it and by the query
 		"audit": {"acted": {"policy"}, "call": {"gateway", "llm-router"}, "decision": {"gateway"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
 			"transcript": {"judge"}, "view": {"gateway"}},
+		"egress-broker":  {"connect": {"gateway", "policy"}, "connection_write": {"gateway", "policy"}},
 		"gateway":        {"body": services.Executors(), "health": {"gateway"}, "sealed_value": {"vault-broker"}},
 		"judge":          {"body": services.Executors(), "health": {"gateway"}},
 		"llm-router":     {"models": {"gateway"}, "stored_response": {"gateway"}, "spend": {"gateway"}, "view": {"gateway"}},
@@ -151,23 +154,49 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	}
 })
 
-// newest polls for the newest event under a filter until ctx is done, and calls f with
-// each event that differs from the one found before.
-func newest(ctx context.Context, c *bus.Conn, filter string, f func(*contract.Event)) {
-	seen := ""
-	for ctx.Err() == nil {
+// polling is the time within which the first poll of watch must succeed.
+const polling = 30 * time.Second
+
+// watch polls for the newest event under a filter until the returned function is called, and
+// calls f with each event that differs from the one found before. It returns after the first
+// successful poll, whose event is not passed to f. The returned function returns after the last
+// call of f.
+func watch(t *testing.T, c *bus.Conn, filter string, f func(*contract.Event)) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	get := func() (*contract.Event, error) {
 		msg, err := c.Get(ctx, bus.Events, map[string]any{"last_by_subj": filter})
+		if errors.Is(err, bus.ErrNotFound) {
+			return &contract.Event{}, nil
+		}
 		if err != nil {
-			time.Sleep(5 * time.Millisecond)
-			continue
+			return nil, err
 		}
-		if e, err := contract.DecodeEvent(msg.Data); err == nil && e.ID != seen {
-			seen = e.ID
-			f(e)
-		}
-		time.Sleep(200 * time.Microsecond)
+		return contract.DecodeEvent(msg.Data)
 	}
+	before, err := get()
+	for end := time.Now().Add(polling); err != nil; before, err = get() {
+		if time.Now().After(end) {
+			cancel()
+			t.Fatalf("the newest event of %s: %v", filter, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for seen := before.ID; ctx.Err() == nil; time.Sleep(200 * time.Microsecond) {
+			if e, err := get(); err == nil && e.ID != seen {
+				seen = e.ID
+				f(e)
+			}
+		}
+	})
+	return func() { cancel(); wg.Wait() }
 }
+
+// maxRounds is the number of rounds of requests after which a test fails if watch has not
+// found an event of any of them.
+const maxRounds = 100
 
 // In an earlier version, the receiver of a sealed value accepted the first value that it
 // received, from any service. Each identity other than the legitimate senders reads the
@@ -193,7 +222,6 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 			continue // gateway and vault-broker are the legitimate senders of sealed values
 		}
 		c := m.Connect(t, as)
-		ctx, stop := context.WithCancel(t.Context())
 		flood := func(to, id string, forged json.RawMessage) {
 			for _, f := range []map[string]any{{"kind": "sealed", "data": forged}, {"kind": "data", "n": 1, "data": forged}, {"kind": "end", "n": 1}, {"kind": "error", "n": 1, "data": "forged"}} {
 				b, _ := json.Marshal(f)
@@ -201,36 +229,31 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 			}
 			_ = c.NC.Flush()
 		}
-		var wg sync.WaitGroup
-		forgeries := 0
-		wg.Go(func() {
-			newest(ctx, c, "evt."+tenant+".*.*.secret_requested.>", func(e *contract.Event) {
-				var r secret.Request
-				if contract.Decode(e.Data, &r) != nil {
-					return
-				}
-				plain, _ := json.Marshal(map[string]string{"demo-api-key": "evil"})
-				sealed, err := seal.To(r.Recipient, secret.RequestInfo(tenant, &r), plain)
-				if err != nil {
-					return
-				}
-				doc, _ := json.Marshal(secret.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
-				forgeries++
-				flood(r.To, r.Inbox, doc)
-				flood(r.To, "secret-"+r.CallID, doc)
-			})
+		var forgeries atomic.Int64
+		used := watch(t, c, "evt."+tenant+".*.*.secret_requested.>", func(e *contract.Event) {
+			var r secret.Request
+			if contract.Decode(e.Data, &r) != nil {
+				return
+			}
+			plain, _ := json.Marshal(map[string]string{"demo-api-key": "evil"})
+			sealed, err := seal.To(r.Recipient, secret.RequestInfo(tenant, &r), plain)
+			if err != nil {
+				return
+			}
+			doc, _ := json.Marshal(secret.Sealed{Sealed: base64.StdEncoding.EncodeToString(sealed)})
+			flood(r.To, r.Inbox, doc)
+			flood(r.To, "secret-"+r.CallID, doc)
+			forgeries.Add(1)
 		})
-		wg.Go(func() {
-			newest(ctx, c, "evt."+tenant+".gateway.*.call_proposed.>", func(e *contract.Event) {
-				for _, info := range []string{"binnacle secret put v1 " + e.CallID, secret.PutInfo(tenant, "demo-api-key", e.CallID)} {
-					if sealed, err := seal.To(sealKey, info, []byte("evil")); err == nil {
-						b64, _ := json.Marshal(base64.StdEncoding.EncodeToString(sealed))
-						flood("vault-broker-1", e.CallID, b64)
-					}
+		stored := watch(t, c, "evt."+tenant+".gateway.*.call_proposed.>", func(e *contract.Event) {
+			for _, info := range []string{"binnacle secret put v1 " + e.CallID, secret.PutInfo(tenant, "demo-api-key", e.CallID)} {
+				if sealed, err := seal.To(sealKey, info, []byte("evil")); err == nil {
+					b64, _ := json.Marshal(base64.StdEncoding.EncodeToString(sealed))
+					flood("vault-broker-1", e.CallID, b64)
 				}
-			})
+			}
 		})
-		for range 3 {
+		for n := 0; n < 3 || forgeries.Load() == 0 && n < maxRounds; n++ {
 			if r, err := m.Do(t.Context(), "POST", "/api/v1/secrets", "", `{"name":"demo-api-key","value":"`+value+`"}`); err != nil || r.Status != 200 {
 				t.Fatalf("as %s: %v %+v", as, err, r)
 			}
@@ -239,9 +262,9 @@ var _ = register("12.11 forged secrets", func(t *testing.T, m *harness.Mesh) {
 				t.Errorf("%s forged a secret: %v %s", as, err, r.Body)
 			}
 		}
-		stop()
-		wg.Wait()
-		if forgeries == 0 {
+		used()
+		stored()
+		if forgeries.Load() == 0 {
 			t.Errorf("%s saw no request to forge an answer to", as)
 		}
 	}
@@ -258,27 +281,22 @@ var _ = register("12.11 forged frames", func(t *testing.T, m *harness.Mesh) {
 			continue
 		}
 		c := m.Connect(t, as)
-		ctx, stop := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		forgeries := 0
-		wg.Go(func() {
-			newest(ctx, c, "evt."+tenant+".gateway.*.call_proposed.>", func(e *contract.Event) {
-				forgeries++
-				for _, f := range []string{`{"kind":"error","n":1,"data":"forged"}`, `{"kind":"end","n":1}`, `{"kind":"data","n":1,"data":"forged"}`, "\x00\x01forged"} {
-					_ = c.NC.Publish("tmp."+tenant+"."+as+"."+e.Origin+"."+e.CallID, []byte(f))
-				}
-				_ = c.NC.Flush()
-			})
+		var forgeries atomic.Int64
+		stop := watch(t, c, "evt."+tenant+".gateway.*.call_proposed.>", func(e *contract.Event) {
+			for _, f := range []string{`{"kind":"error","n":1,"data":"forged"}`, `{"kind":"end","n":1}`, `{"kind":"data","n":1,"data":"forged"}`, "\x00\x01forged"} {
+				_ = c.NC.Publish("tmp."+tenant+"."+as+"."+e.Origin+"."+e.CallID, []byte(f))
+			}
+			_ = c.NC.Flush()
+			forgeries.Add(1)
 		})
-		for i := range 4 {
+		for i := 0; i < 4 || forgeries.Load() == 0 && i < maxRounds; i++ {
 			r, err := m.Do(t.Context(), "POST", "/v1/chat/completions", "", fmt.Sprintf(`{"model":"demo/echo","stream":%v,"messages":[{"role":"user","content":"whole-and-true"}]}`, i%2 == 0))
 			if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), "whole-and-true") || strings.Contains(string(r.Body), "forged") {
 				t.Errorf("%s forged frames of an answer: %v %d %s", as, err, r.Status, r.Body)
 			}
 		}
 		stop()
-		wg.Wait()
-		if forgeries == 0 {
+		if forgeries.Load() == 0 {
 			t.Errorf("%s saw no call to forge frames of", as)
 		}
 	}

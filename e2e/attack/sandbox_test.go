@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// The test runs a program that tries to escape in many ways, as a pack of each tier. It
-// also checks that concurrent runs have different user ids if and only if the
-// attestation states that they do.
+// The test runs a program that tries to escape in many ways, as packs of the tiers process, wasi
+// and, if the mesh has containerd, container. It also checks that concurrent runs in tier
+// process have different user ids if and only if the attestation states that they do.
 var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Mesh) {
 	for _, pack := range []string{"cmd.escape", "cmd.escape-container", "cmd.escape-wasi"} {
 		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+pack, "s-escape", `{}`)

@@ -11,7 +11,8 @@ import (
 )
 
 // swapped lists the packs that packFolder writes into the folder of packs before the mesh
-// starts: one of each tier, and for the tier process both a program and a script.
+// starts: of the tiers process, container and wasi, and for tier process both a program and a
+// script.
 var swapped = []struct{ name, file, tier string }{
 	{"swap-binary", "swap-binary", "process"},
 	{"swap-script", "swap-script", "process"},

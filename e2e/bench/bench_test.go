@@ -139,7 +139,7 @@ func TestBench(t *testing.T) {
 	parts := []struct {
 		name string
 		f    func(*testing.T)
-	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"policies", policies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"lengths", lengths}, {"sessions", sessions}, {"volumes", volumes}, {"blocks", blocks}, {"stored", stored}, {"tenants", tenants}, {"secrets", secrets}, {"hooks", hooked}}
+	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"policies", policies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"lengths", lengths}, {"sessions", sessions}, {"volumes", volumes}, {"blocks", blocks}, {"stored", stored}, {"tenants", tenants}, {"secrets", secrets}, {"hooks", hooked}, {"mcp", federation}, {"tiers", tiers}}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { ran++; p.f(t) })
 	}
@@ -229,7 +229,8 @@ func oneAppend(t *testing.T) contender {
 }
 
 // policies compares requests to a model on a mesh with one instance of policy and on one
-// with two, which must not be slower.
+// with two. The budget is that the mesh with two is not slower; it is reported and not
+// enforced.
 func policies(t *testing.T) {
 	llm, doc := harness.NewLLM(t)
 	direct := &rivalAt{name: "floor: direct", base: llm.URL, token: llm.Key, model: "m"}

@@ -59,8 +59,8 @@ func blocks(t *testing.T) {
 	}
 }
 
-// each calls f for lookUps sessions, whose numbers begin at first and are as far apart as
-// possible in n, and adds a row with the times of the calls and the server's CPU time.
+// each calls f for lookUps sessions, whose numbers begin at first and are n/lookUps apart, and
+// adds a row with the times of the calls and the server's CPU time.
 func (s *ledgerServer) each(t *testing.T, name string, n, first int, f func(t *testing.T, i, n int)) {
 	before, _ := ofProcess(t, s.cmd.Process.Pid)
 	var took []time.Duration

@@ -39,7 +39,7 @@ func hooked(t *testing.T) {
 	list := []struct {
 		name, budget string
 		argv         []string
-		took         []time.Duration
+		took, cpu    []time.Duration
 	}{
 		{name: "floor: an empty Go program", argv: []string{empty}},
 		{name: "hook before a tool, binnacle-hook", budget: "added p50 <= 5000 us", argv: []string{harness.Bin(t, "binnacle-hook"), "hook", "run", "claude-code"}},
@@ -54,7 +54,7 @@ func hooked(t *testing.T) {
 			began := time.Now()
 			out, err := cmd.CombinedOutput()
 			if took := time.Since(began); i >= first {
-				x.took = append(x.took, took)
+				x.took, x.cpu = append(x.took, took), append(x.cpu, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 			}
 			if err != nil || len(out) > 0 {
 				t.Fatalf("%s: %v %s", x.name, err, out)
@@ -64,6 +64,7 @@ func hooked(t *testing.T) {
 	add(row{Name: "load average after the rows of hooks", Durability: "none", Value: loadAverage(t)})
 	for _, x := range list {
 		slices.Sort(x.took)
-		add(row{Name: x.name, Durability: "process", Clients: 1, P50us: us(x.took, .5), P99us: us(x.took, .99), Value: fmt.Sprintf("added p50 %.0f us", us(x.took, .5)-us(list[0].took, .5)), Budget: x.budget})
+		slices.Sort(x.cpu)
+		add(row{Name: x.name, Durability: "process", Clients: 1, P50us: us(x.took, .5), P99us: us(x.took, .99), Value: fmt.Sprintf("added p50 %.0f us; CPU of the program, p50: %.0f us", us(x.took, .5)-us(list[0].took, .5), us(x.cpu, .5)), Budget: x.budget})
 	}
 }

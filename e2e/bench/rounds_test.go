@@ -23,7 +23,7 @@ const (
 	warm   = 300 // calls before each measurement, so that start-up cost is not measured
 )
 
-// contender is one of the things that are compared.
+// contender is one way to make a call, such as the mesh or a floor, which compare measures.
 type contender struct {
 	name, durability, budget string
 	// call makes one call and returns the time that is measured.

@@ -15,9 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 )
 
-// secrets measures what the delivery of a secret adds to a call of a tool: calls of a pack
-// that receives one and of a pack that receives none alternate, so that both see the same
-// load. The secret is stored in the encrypted file, and in Vault on the same host.
+// secrets measures the time that the delivery of a secret adds to a call of a tool. Calls of a
+// pack with a secret alternate with calls of a pack without one, so that both run under the
+// same load. The secret is stored in the encrypted file, and in Vault on the same host.
 func secrets(t *testing.T) {
 	v := vaulttest.Start(t, vaulttest.Options{})
 	v.WritePolicy(vaulttest.Policy)

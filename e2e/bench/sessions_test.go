@@ -18,12 +18,12 @@ import (
 // ledger is the folder that sessions uses instead of a temporary one.
 var ledger = flag.String("ledger", "", "folder in which TestBench/sessions keeps its ledger, so that it can be measured again with other programs: -run TestBench/sessions/start")
 
-// sessions measures the memory of the NATS server whose ledger has a million sessions, or
-// as many as -history if that is smaller. Each session has one call, whose events have
-// four subjects. The mesh is started twice: at the first start, every view is built from
-// what was written. The memory at the second one is that of the server in use: after the
-// first calls into old sessions, after calls of 16 clients into new ones, and after calls
-// into old sessions of all blocks.
+// sessions measures the memory of the NATS server whose ledger has a million sessions, or as
+// many as -history if that is smaller. Each session has one call, whose events have four
+// subjects. The mesh is started twice: at the first start, every view is built from the written
+// events. The memory at the second one is that of the server in use: after the first calls into
+// old sessions, after calls of 16 clients into new ones, and after calls into old sessions of
+// all blocks.
 func sessions(t *testing.T) {
 	n := min(*longest, 1_000_000)
 	o := harness.Options{Noop: true, Dir: *ledger, Within: time.Hour}
@@ -60,7 +60,8 @@ func inUse(t *testing.T, o harness.Options, n int) {
 	time.Sleep(settled)
 	memory("after some minutes", budget)
 	noop := func(session string) time.Duration { return noopTime(t, m, session) }
-	// With -ledger, an earlier run may have made calls into other sessions.
+	// With -ledger, an earlier run may have made the first calls into some old sessions. A
+	// random start makes it likely that this run uses others.
 	first := rand.IntN(max(n/far, 1))
 	firstCalls(t, fmt.Sprintf("first call into an old session near the others, %d sessions", n), 500, func(i int) string { return history.SessionName(first + i) }, noop)
 	firstCalls(t, fmt.Sprintf("first call into an old session far from the others, %d sessions", n), far, func(i int) string { return history.SessionName(first + i*(n/far)) }, noop)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,13 +54,13 @@ func tenants(t *testing.T) {
 	add(row{Name: fmt.Sprintf("%d tenants created, 8 clients", manyTenants), Durability: "process", Clients: 8, PerSecond: manyTenants / took.Seconds(),
 		Value: fmt.Sprintf("%.1f s; %d MiB RSS before, %d after; %s", took.Seconds(), before>>20, after>>20, loadAverage(t))})
 
-	quiet, noisy := tenantToken(t, m, "org-1_shop_prod"), tenantToken(t, m, "org-2_shop_prod")
-	fair(t, m, quiet, noisy, "")
+	quiet, other := tenantToken(t, m, "org-1_shop_prod"), tenantToken(t, m, "org-2_shop_prod")
+	fair(t, m, quiet, other, "")
 	doc := fmt.Sprintf(`{"kind":"tenant.set_quota","args":{"tenant":"org-2_shop_prod","quota":{"in_flight":%d}}}`, quotaInFlight)
 	if _, err := post("http://"+m.Addr+"/api/v1/calls", m.OperatorToken, "s-tenants", []byte(doc)); err != nil {
 		t.Fatal(err)
 	}
-	fair(t, m, quiet, noisy, fmt.Sprintf(", with a quota of %d calls in flight", quotaInFlight))
+	fair(t, m, quiet, other, fmt.Sprintf(", with a quota of %d calls in flight", quotaInFlight))
 
 	m.StopAll()
 	began = time.Now()
@@ -77,52 +76,42 @@ func tenants(t *testing.T) {
 }
 
 // fair measures the calls of one client of a tenant alone and while another tenant calls,
-// alternately. The clients of the other tenant wait for a second when they exceed its
-// quota. what describes the quota in the names of the rows.
-func fair(t *testing.T, m *harness.Mesh, quiet, noisy, what string) {
+// alternately. what describes the quota in the names of the rows.
+func fair(t *testing.T, m *harness.Mesh, quiet, other, what string) {
 	const turns = 3
 	url := "http://" + m.Addr + "/api/v1/packs/noop"
-	call := func(token, session string) error {
-		_, err := post(url, token, session, []byte(`{"n":1}`))
-		return err
-	}
 	var alone, beside []time.Duration
 	measure := func(to *[]time.Duration) {
-		lat, _, err := load(1, span, func(int) error { return call(quiet, "s-quiet") })
+		lat, _, err := load(1, span, func(int) error {
+			_, err := post(url, quiet, "s-quiet", []byte(`{"n":1}`))
+			return err
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		*to = append(*to, lat...)
 	}
-	var calls, over atomic.Int64
+	var made noiseMade
 	for range turns {
 		measure(&alone)
 		var wg sync.WaitGroup
+		var n noiseMade
 		var failed error
-		wg.Go(func() {
-			_, _, failed = load(noisyClients, span+2*time.Second, func(i int) error {
-				err := call(noisy, fmt.Sprintf("s-noisy-%d", i))
-				if err != nil && strings.HasPrefix(err.Error(), "status 429") {
-					over.Add(1)
-					time.Sleep(time.Second)
-					return nil
-				}
-				calls.Add(1)
-				return err
-			})
-		})
+		wg.Go(func() { n, failed = noisy(noise{url, other}) })
 		time.Sleep(time.Second)
 		measure(&beside)
 		wg.Wait()
 		if failed != nil {
 			t.Fatal(failed)
 		}
+		made.Calls += n.Calls
+		made.Over += n.Over
 	}
 	slices.Sort(alone)
 	slices.Sort(beside)
 	add(row{Name: "governed no-op of a tenant, alone", Durability: "process", Clients: 1, P50us: us(alone, .5), P99us: us(alone, .99), Value: loadAverage(t)})
 	add(row{Name: fmt.Sprintf("the same beside %d clients of a tenant%s", noisyClients, what), Durability: "process", Clients: 1, P50us: us(beside, .5), P99us: us(beside, .99),
-		Value: fmt.Sprintf("p99 %.2f times; %d calls of the tenant, %d over its quota; %s", us(beside, .99)/us(alone, .99), calls.Load(), over.Load(), loadAverage(t)), Budget: "p99 <= 1.5 times"})
+		Value: fmt.Sprintf("p99 %.2f times; %d calls of the tenant, %d over its quota; %s", us(beside, .99)/us(alone, .99), made.Calls, made.Over, loadAverage(t)), Budget: "p99 <= 1.5 times"})
 }
 
 // tenantToken returns a token for calls of tools in a tenant.

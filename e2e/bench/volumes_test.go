@@ -20,7 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// The volumes that volumes writes, and how many of them the server holds at a time.
+// Numbers of the volumes that are written first, and that the server holds afterwards.
 const (
 	volumesWritten = 4
 	volumesHeld    = 2
@@ -99,7 +99,8 @@ func startServer(t *testing.T) *ledgerServer {
 	return s
 }
 
-// config returns the configuration of a volume, which is that of the ledger's stream.
+// config returns the configuration of volume v, whose first sequence is first. Its storage and
+// compression are those of the stream EVENTS.
 func config(v int, first uint64) jetstream.StreamConfig {
 	return jetstream.StreamConfig{Name: volumeName(v), Subjects: []string{bus.EveryEvent}, FirstSeq: first, Storage: jetstream.FileStorage,
 		AllowDirect: true, Compression: jetstream.S2Compression}
@@ -173,6 +174,6 @@ func (s *ledgerServer) report(t *testing.T, name, budget string) {
 	add(row{Name: "memory of the server, " + name, Durability: "process", Value: fmt.Sprintf("%d MiB RSS", rss>>20), Budget: budget})
 }
 
-// settled is the time after which the server has dropped what it holds of blocks that are
-// no longer used, and has returned the memory.
+// settled is the time after which the server has dropped its caches for blocks that are no
+// longer used, and has returned the memory.
 const settled = 2*time.Minute + 20*time.Second

@@ -4,30 +4,66 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 )
 
-// project is the name of the harness's compose project. Only one such project can run on
-// a machine at a time.
-const project = "binnacle-e2e"
+// projects is the number of compose projects of the harness that can run at a time on a
+// machine.
+const projects = 8
 
-// Compose starts docker-compose.yaml with the programs in bin, as a project of the test, and waits
-// until the mesh is ready. The options that concern services are written to files of the
-// configuration folder, m.Dir/config, which a user of compose would edit (config/README.md).
-// Containerd, Flags, Listen and Wrap have no effect, and Bin affects only m.CLI.
+// held is the file lock of this process's project. It is released when the process ends.
+var held struct {
+	sync.Mutex
+	name string
+	file *os.File
+}
+
+// project returns the name of this process's compose project, binnacle-e2e-N with the
+// lowest N that no other process uses.
+func project(t testing.TB) string {
+	t.Helper()
+	held.Lock()
+	defer held.Unlock()
+	for n := 1; held.name == "" && n <= projects; n++ {
+		name := fmt.Sprintf("binnacle-e2e-%d", n)
+		f, err := os.OpenFile(filepath.Join(os.TempDir(), name+".lock"), os.O_CREATE|os.O_RDWR, 0o666)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			f.Close()
+			continue
+		}
+		held.name, held.file = name, f
+	}
+	if held.name == "" {
+		t.Fatalf("%d processes on this machine run tests on compose; wait until one has ended", projects)
+	}
+	return held.name
+}
+
+// Compose starts docker-compose.yaml with the programs in bin, as a project of the test, and
+// waits until the mesh is ready. Several test processes can do this at the same time. The
+// options that concern services are written to files of the configuration folder, m.Dir/config,
+// which a user of compose would edit (config/README.md). Containerd, Flags, Listen and Wrap
+// have no effect, and Bin affects only m.CLI.
 //
-// Servers of the test listen on 127.0.0.1. If the llm document, the webhook or a variable of Env
-// contains 127.0.0.1:PORT, the address is replaced by the host's on the test's network, on which a
-// relay for the containers listens. NewLLM and NewProviders can therefore be used on compose, too.
+// Servers of the test listen on 127.0.0.1. If the llm document, the webhook, a variable of Env or
+// Config contains 127.0.0.1:PORT, the address is replaced by the host's on the network of the test,
+// on which a relay for the containers listens. NewLLM and NewProviders can therefore be used on
+// compose, too.
 //
 // m.Dir holds the keys (keys/, admin.token) and m.NATS is the address of the NATS server for the
 // host. m.CLI("trust", …) writes changed keys to the volumes of the services,
@@ -52,14 +88,33 @@ func Compose(t testing.TB, o Options) *Mesh {
 		}
 		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 	})
-	cmd := m.composeCmd(filepath.Join(Root(), "scripts/compose"), "up")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("compose up: %v\n%s", err, out)
-	}
+	m.script("up")
 	m.volumes()
 	m.NATS = "nats://" + m.ContainerAddr("nats", 1) + ":4222"
 	m.WaitReady()
 	return m
+}
+
+// script runs scripts/compose with one argument. It logs how long the command took.
+func (m *Mesh) script(verb string) {
+	m.T.Helper()
+	defer m.took("scripts/compose " + verb)()
+	if out, err := m.composeCmd(filepath.Join(Root(), "scripts/compose"), verb).CombinedOutput(); err != nil {
+		m.T.Fatalf("scripts/compose %s: %v\n%s", verb, err, out)
+	}
+}
+
+// took returns a function that logs how long ago took was called, if that is more than a
+// second.
+func (m *Mesh) took(what string) func() {
+	m.T.Helper()
+	began := time.Now()
+	return func() {
+		m.T.Helper()
+		if d := time.Since(began); d > time.Second {
+			m.T.Logf("%s took %.1f s", what, d.Seconds())
+		}
+	}
 }
 
 // configure writes the configuration folder. If services use servers of the test, it
@@ -67,7 +122,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 func (m *Mesh) configure() {
 	m.T.Helper()
 	dir := filepath.Join(m.Dir, "config")
-	for _, s := range []string{"cli", "egress-broker", "gateway", "llm-router", "mesh", "nats", "policy", "session-runner"} {
+	for _, s := range append(slices.Clone(Services), "cli", "mesh", "nats") {
 		if err := os.MkdirAll(filepath.Join(dir, s), 0o755); err != nil {
 			m.T.Fatal(err)
 		}
@@ -90,16 +145,20 @@ func (m *Mesh) configure() {
 	flag("BINNACLE_DURABILITY", "power", o.Power)
 	add("BINNACLE_CAPTURE", o.Capture)
 	if add("BINNACLE_APPROVAL_WEBHOOK", o.Webhook); o.Webhook != "" {
-		reach = append(reach, "gateway")
+		reach = append(reach, "egress-broker")
 	}
-	if loopback.MatchString(strings.Join(o.Env, "\n")) {
+	if len(o.Networks) == 0 && loopback.MatchString(strings.Join(o.Env, "\n")) {
 		reach = Services
+	}
+	for _, f := range o.Files {
+		service, path, _ := strings.Cut(f, "=")
+		m.owned(filepath.Join(dir, service, filepath.Base(path)), m.read(path))
 	}
 	if o.TLS {
 		env = append(env, m.configureTLS()...)
 	}
 	if o.Config != "" {
-		m.write(m.Config(), []byte(o.Config))
+		m.write(m.Config(), m.reachable([]byte(o.Config)))
 	}
 	m.write(filepath.Join(dir, "mesh.env"), m.reachable([]byte(strings.Join(env, "\n")+"\n")))
 	if o.LLM != "" {
@@ -119,11 +178,18 @@ func (m *Mesh) configure() {
 			m.T.Fatal(err)
 		}
 	}
-	if len(reach) == 0 {
+	if len(reach) == 0 && len(o.Networks) == 0 {
 		return
 	}
 	slices.Sort(reach)
-	more := "networks:\n  test: { external: true, name: " + testNetwork + " }\nservices:\n"
+	more := "networks:\n  test: { external: true, name: " + testNetwork(m.T) + " }\n"
+	for _, n := range o.Networks {
+		more += "  " + n + ": !override { external: true, name: " + testNetwork(m.T) + " }\n"
+	}
+	more += "services:\n"
+	if len(reach) == 0 {
+		more = strings.TrimSuffix(more, "services:\n")
+	}
 	for _, s := range slices.Compact(reach) {
 		more += "  " + s + ": { networks: [test] }\n"
 	}
@@ -173,14 +239,20 @@ func (m *Mesh) write(path string, b []byte) {
 // network, which the host can reach.
 func (m *Mesh) ContainerAddr(service string, n int) string {
 	m.T.Helper()
-	return m.Inspect(service, n, `{{(index .NetworkSettings.Networks "`+project+`_mesh").IPAddress}}`)
+	return m.Inspect(service, n, `{{(index .NetworkSettings.Networks "`+project(m.T)+`_mesh").IPAddress}}`)
+}
+
+// Container returns the name of a service's nth container.
+func (m *Mesh) Container(service string, n int) string {
+	m.T.Helper()
+	return fmt.Sprintf("%s-%s-%d", project(m.T), service, n)
 }
 
 // Inspect returns the output of `docker inspect -f format` for a service's nth
 // container.
 func (m *Mesh) Inspect(service string, n int, format string) string {
 	m.T.Helper()
-	out, err := exec.Command("docker", "inspect", "-f", format, fmt.Sprintf("%s-%s-%d", project, service, n)).CombinedOutput()
+	out, err := exec.Command("docker", "inspect", "-f", format, m.Container(service, n)).CombinedOutput()
 	if err != nil {
 		m.T.Fatalf("docker inspect: %v\n%s", err, out)
 	}
@@ -191,7 +263,7 @@ func (m *Mesh) Inspect(service string, n int, format string) string {
 // in it at any time.
 func (m *Mesh) Volume(name string) string {
 	m.T.Helper()
-	out, err := exec.Command("docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project+"_"+name).Output()
+	out, err := exec.Command("docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project(m.T)+"_"+name).Output()
 	if err != nil {
 		m.T.Fatalf("docker volume inspect: %v", err)
 	}
@@ -229,11 +301,16 @@ func (m *Mesh) CertifyService(ca *certs.Authority, service, name string) {
 	to, tmp := filepath.Join(m.Dir, "config", service), m.T.TempDir()
 	ca.Write(m.T, filepath.Join(tmp, "tls.crt"), filepath.Join(tmp, "tls.key"), name, service)
 	for _, f := range []string{"tls.crt", "tls.key"} {
-		path := filepath.Join(to, f)
-		m.write(path+".new", m.read(filepath.Join(tmp, f)))
-		if err := errors.Join(os.Chmod(path+".new", 0o600), os.Chown(path+".new", 65532, 65532), os.Rename(path+".new", path)); err != nil {
-			m.T.Fatal(err)
-		}
+		m.owned(filepath.Join(to, f), m.read(filepath.Join(tmp, f)))
+	}
+}
+
+// owned replaces a file by one that only the user of the services, 65532, can read.
+func (m *Mesh) owned(path string, content []byte) {
+	m.T.Helper()
+	m.write(path+".new", content)
+	if err := errors.Join(os.Chmod(path+".new", 0o600), os.Chown(path+".new", 65532, 65532), os.Rename(path+".new", path)); err != nil {
+		m.T.Fatal(err)
 	}
 }
 
@@ -241,7 +318,7 @@ func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = Root()
 	_, port, _ := strings.Cut(m.Addr, ":")
-	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project, "COMPOSE_PROGRESS=plain", "BINNACLE_PORT="+port, "BINNACLE_COMPOSE_STATE="+m.Dir, "BINNACLE_COMPOSE_CONFIG="+filepath.Join(m.Dir, "config"),
+	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project(m.T), "COMPOSE_PROGRESS=plain", "BINNACLE_PORT="+port, "BINNACLE_COMPOSE_STATE="+m.Dir, "BINNACLE_COMPOSE_CONFIG="+filepath.Join(m.Dir, "config"),
 		"BINNACLE_COMPOSE_CLOSED=false") // tests connect from the host; TestComposeHost shows the default
 	if m.opts.TLS {
 		cmd.Env = append(cmd.Env, "BINNACLE_SCHEME=https")
@@ -249,15 +326,15 @@ func (m *Mesh) composeCmd(argv ...string) *exec.Cmd {
 	if _, err := os.Stat(m.override()); err == nil {
 		cmd.Env = append(cmd.Env, "COMPOSE_FILE=docker-compose.yaml:"+m.override())
 	}
-	if m.opts.Packs != "" {
-		cmd.Env = append(cmd.Env, "BINNACLE_PACKS="+m.opts.Packs)
-	}
 	return cmd
 }
 
 // ComposeCLI runs one docker compose command in the mesh's project and returns its
 // standard output.
 func (m *Mesh) ComposeCLI(args ...string) (string, error) {
+	m.T.Helper()
+	defer m.took("docker compose " + strings.Join(args, " "))()
+	http.DefaultClient.CloseIdleConnections() // the balancer exits only when the connections through it are closed, or after its drain time
 	cmd := m.composeCmd(append([]string{"docker", "compose"}, args...)...)
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
@@ -280,7 +357,7 @@ func (m *Mesh) compose(args ...string) {
 			return
 		}
 		if strings.Contains(err.Error(), "has active endpoints") {
-			m.removeEndpoints()
+			RemoveEndpoints(m.T, project(m.T))
 		}
 		time.Sleep(time.Second)
 	}
@@ -291,29 +368,30 @@ func (m *Mesh) compose(args ...string) {
 	m.T.Fatal(err)
 }
 
-// removeEndpoints removes the endpoints of the project's networks that have no container.
+// RemoveEndpoints removes the endpoints of a project's networks that have no container.
 // The engine leaves such an endpoint behind if a container is removed while it is being
 // restarted, and then refuses to remove the network.
-func (m *Mesh) removeEndpoints() {
+func RemoveEndpoints(t testing.TB, project string) {
+	t.Helper()
 	out, err := exec.Command("docker", "network", "ls", "-q", "--filter", "label=com.docker.compose.project="+project).Output()
 	if err != nil {
-		m.T.Log("docker network ls: ", err)
+		t.Log("docker network ls: ", err)
 		return
 	}
 	for _, id := range strings.Fields(string(out)) {
 		out, err := exec.Command("docker", "network", "inspect", "-f", "{{range $id, $e := .Containers}}{{$id}} {{$e.Name}}\n{{end}}", id).Output()
 		if err != nil {
-			m.T.Log("docker network inspect: ", err)
+			t.Log("docker network inspect: ", err)
 			continue
 		}
 		for line := range strings.Lines(string(out)) {
 			container, name, _ := strings.Cut(strings.TrimSpace(line), " ")
 			if name == "" || exec.Command("docker", "container", "inspect", container).Run() == nil {
-				m.T.Logf("network %s has container %s", id, name)
+				t.Logf("network %s has container %s", id, name)
 				continue
 			}
 			out, err := exec.Command("docker", "network", "disconnect", "-f", id, name).CombinedOutput()
-			m.T.Logf("removed the endpoint %s of network %s: %s %v", name, id, out, err)
+			t.Logf("removed the endpoint %s of network %s: %s %v", name, id, out, err)
 		}
 	}
 }
@@ -326,21 +404,20 @@ func ComposeShell(t testing.TB) (env []string, name string) {
 	t.Helper()
 	m := base(t, "compose", Options{})
 	m.configure()
+	name = project(t)
 	down := func() {
 		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 		// The commands of a documentation page create a volume of keys. `down -v` does
 		// not remove it, because in a mesh of the harness the keys are in a folder. A new
 		// NATS server would reject those keys.
-		if out, err := exec.Command("docker", "volume", "rm", "-f", project+"_ring").CombinedOutput(); err != nil {
+		if out, err := exec.Command("docker", "volume", "rm", "-f", name+"_ring").CombinedOutput(); err != nil {
 			t.Errorf("volume of the ring: %v\n%s", err, out)
 		}
 	}
 	down()
 	t.Cleanup(down)
-	if out, err := m.composeCmd(filepath.Join(Root(), "scripts/compose"), "images").CombinedOutput(); err != nil {
-		t.Fatalf("images: %v\n%s", err, out)
-	}
-	return []string{"COMPOSE_PROJECT_NAME=" + project, "COMPOSE_PROGRESS=quiet", "BINNACLE_COMPOSE_CONFIG=" + filepath.Join(m.Dir, "config")}, project
+	m.script("images")
+	return []string{"COMPOSE_PROJECT_NAME=" + name, "COMPOSE_PROGRESS=quiet", "BINNACLE_COMPOSE_CONFIG=" + filepath.Join(m.Dir, "config")}, name
 }
 
 // volumes creates a link from m.Dir/volumes/SERVICE to each service's volume of keys, so
@@ -359,11 +436,23 @@ func (m *Mesh) volumes() {
 }
 
 // Scale sets the number of instances of services, for example "policy=3", and waits
-// until they are healthy.
+// until they are healthy. It does not change other services.
 func (m *Mesh) Scale(what ...string) {
-	args := []string{"up", "-d", "--wait"}
+	args := []string{"up", "-d", "--wait", "--no-deps"}
 	for _, w := range what {
-		args = append(args, "--scale", w)
+		service, _, _ := strings.Cut(w, "=")
+		args = append(args, "--scale", w, service)
 	}
 	m.compose(args...)
+}
+
+// Keys runs a command of the command line in the container that has all keys, and returns
+// its standard output without surrounding white space. An error fails the test.
+func (m *Mesh) Keys(args ...string) string {
+	m.T.Helper()
+	out, err := m.ComposeCLI(append([]string{"run", "--rm", "-T", "--no-deps", "keys"}, args...)...)
+	if err != nil {
+		m.T.Fatal(err)
+	}
+	return strings.TrimSpace(out)
 }

@@ -15,13 +15,16 @@ import (
 	"testing"
 )
 
+// GoImageLabel is a label of the images that GoImage builds, and of images made from them.
+const GoImageLabel = "binnacle.e2e.go"
+
 // GoImage builds a container image with the given name from files of this machine: its
 // Go distribution and the modules that packages need, at the paths of the official
 // image; the build cache for them; and the shell commands that deploy/images/build runs.
 // It replaces the base image on machines that cannot reach a registry.
 func GoImage(t testing.TB, name string, packages ...string) {
 	t.Helper()
-	cmd := exec.Command("docker", "import", "--change", "ENV PATH=/usr/local/go/bin:/usr/bin:/bin", "--change", "ENV GOPATH=/go GOCACHE=/go/cache", "-", name)
+	cmd := exec.Command("docker", "import", "--change", "ENV PATH=/usr/local/go/bin:/usr/bin:/bin", "--change", "ENV GOPATH=/go GOCACHE=/go/cache", "--change", "LABEL "+GoImageLabel+"=", "-", name)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

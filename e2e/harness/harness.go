@@ -86,6 +86,8 @@ type Options struct {
 	Flags      []string      // additional flags for `binnacle up` (One and OneUnready only)
 	Config     string        // content of the configuration file, whose path Config returns; empty = the file is not written
 	Listen     bool          // listen for NATS clients (One and OneUnready only)
+	Networks   []string      // networks of docker-compose.yaml that the test's network replaces (Compose only), so that only their members reach the servers that Env and Config name
+	Files      []string      // files that are copied to the configuration folder, each as "SERVICE=PATH" (Compose only); the service finds it as /config/BASE
 	Mirror     bool          // run a mirror of the ledger (Processes and Compose only)
 	Bin        string        // folder of the built programs; empty = bin of the repository
 	Within     time.Duration // time within which the mesh becomes ready; 0 = one minute
@@ -343,21 +345,14 @@ func (m *Mesh) StartService(name, service string) {
 	if err := os.MkdirAll(filepath.Join(m.Dir, service), 0o755); err != nil {
 		m.T.Fatal(err)
 	}
-	switch service {
-	case "gateway":
-		env = append(env, "BINNACLE_LISTEN="+m.Addr, "BINNACLE_CAPTURE="+m.opts.Capture)
-	case "session-runner":
-		env = append(env, "BINNACLE_PACKS="+m.packs(), "BINNACLE_CONTAINERD="+m.opts.Containerd)
-		if m.opts.Images != "" {
-			env = append(env, "BINNACLE_IMAGES="+m.opts.Images)
-		}
-		if m.opts.Noop {
-			env = append(env, "BINNACLE_NOOP=1")
-		}
-	case "llm-router":
-		env = append(env, "BINNACLE_LLM="+m.opts.LLM)
-	case "policy":
-		env = append(env, "BINNACLE_POLICY="+strings.Join(m.opts.Policies, ","))
+	// Each service reads the variables of its own settings and ignores the others.
+	env = append(env, "BINNACLE_LISTEN="+m.Addr, "BINNACLE_CAPTURE="+m.opts.Capture, "BINNACLE_PACKS="+m.packs(), "BINNACLE_CONTAINERD="+m.opts.Containerd,
+		"BINNACLE_LLM="+m.opts.LLM, "BINNACLE_POLICY="+strings.Join(m.opts.Policies, ","))
+	if m.opts.Images != "" {
+		env = append(env, "BINNACLE_IMAGES="+m.opts.Images)
+	}
+	if m.opts.Noop {
+		env = append(env, "BINNACLE_NOOP=1")
 	}
 	m.Start(name, []string{m.bin("svc/" + service)}, env)
 }

@@ -9,21 +9,22 @@ import (
 	"time"
 )
 
-// testNetwork is the name of a network that connects containers and the host. Containers
-// can reach listeners on the host's address in it; other hosts cannot.
-const testNetwork = "binnacle-e2e-host"
+// testNetwork returns the name of a network that connects containers and the host.
+// Containers can reach listeners on the host's address in it; other hosts cannot.
+func testNetwork(t testing.TB) string { return project(t) + "-host" }
 
 // testHost returns the host's address on the test's network. It creates the network if
 // it does not exist.
 func testHost(t testing.TB) string {
 	t.Helper()
+	name := testNetwork(t)
 	inspect := func() (string, error) {
-		out, err := exec.Command("docker", "network", "inspect", "-f", "{{(index .IPAM.Config 0).Gateway}}", testNetwork).Output()
+		out, err := exec.Command("docker", "network", "inspect", "-f", "{{(index .IPAM.Config 0).Gateway}}", name).Output()
 		return strings.TrimSpace(string(out)), err
 	}
 	addr, err := inspect()
 	if err != nil {
-		if out, err := exec.Command("docker", "network", "create", testNetwork).CombinedOutput(); err != nil {
+		if out, err := exec.Command("docker", "network", "create", name).CombinedOutput(); err != nil {
 			t.Fatalf("docker network create: %v\n%s", err, out)
 		}
 		if addr, err = inspect(); err != nil {

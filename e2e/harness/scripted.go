@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,9 +14,13 @@ import (
 
 // Step is one tool call that a Scripted model makes.
 type Step struct {
-	Tool  string
-	Input map[string]any
+	Tool   string // for the Responses API NAMESPACE/NAME, or a name without a namespace
+	Input  map[string]any
+	Before func() // called before the server answers the first request with the step; may be nil
 }
+
+// Prompt is the prompt of a first conversation; see Scripted.Add.
+const Prompt = "Do the work."
 
 // Scripted is a local server with the APIs of Anthropic (Messages) and OpenAI (Responses
 // and chat completions). Its model makes the tool calls of a script, one for each request
@@ -23,67 +28,113 @@ type Step struct {
 // back.
 type Scripted struct {
 	*httptest.Server
-	steps []Step
+	scripts []script
 
 	mu      sync.Mutex
-	results map[int]string // by index of the step
-	bodies  []string       // requests that offered tools
+	results map[at]string
+	begun   map[at]bool // steps whose Before was called
 }
 
+// script has the steps of the conversations with a prompt.
+type script struct {
+	prompt string
+	steps  []Step
+}
+
+// at is the place of a step: the index of its script, and its index in the script.
+type at struct{ script, step int }
+
 // NewScripted starts the server.
-func NewScripted(t testing.TB, steps ...Step) *Scripted {
-	s := &Scripted{steps: steps, results: map[int]string{}}
+func NewScripted(t testing.TB) *Scripted {
+	s := &Scripted{results: map[at]string{}, begun: map[at]bool{}}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	return s
 }
 
-// Result returns the result of a step that the client sent back, or "" if it sent none.
-func (s *Scripted) Result(step int) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.results[step]
+// Add adds the steps of conversations with the prompt. In a conversation that also contains
+// Prompt, the model makes the steps of Prompt instead. Add must be called before the first
+// request.
+func (s *Scripted) Add(prompt string, steps ...Step) {
+	s.scripts = append(s.scripts, script{prompt, steps})
 }
 
-// Requests returns the bodies of the requests that offered tools.
-func (s *Scripted) Requests() []string {
+// Result returns the result that the client sent back for a step of the script of a prompt, or
+// "" if it sent none.
+func (s *Scripted) Result(prompt string, step int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.bodies...)
+	return s.results[at{slices.IndexFunc(s.scripts, func(x script) bool { return x.prompt == prompt }), step}]
 }
 
 // callID returns the id of the call of a step, as clients send it back.
-func callID(step int) string { return fmt.Sprintf("call_step%d", step) }
+func (a at) callID() string { return fmt.Sprintf("call_%d_%d_step", a.script, a.step) }
 
-// take records a request that offers tools, and the results in it. It returns the index of the next
-// step, or -1 if the answer is text.
-func (s *Scripted) take(body []byte) int {
+// scriptOf returns the index of the script for a request, or -1 if there is none.
+func (s *Scripted) scriptOf(body string) int {
+	is := func(x script) bool { return strings.Contains(body, x.prompt) }
+	if strings.Contains(body, Prompt) {
+		is = func(x script) bool { return x.prompt == Prompt }
+	}
+	return slices.IndexFunc(s.scripts, is)
+}
+
+// take records a request that offers tools, and the results in it. It returns the next step, or nil
+// if the answer is text.
+func (s *Scripted) take(body []byte) (next *Step, id string) {
 	var q struct {
 		Tools    []json.RawMessage
 		Messages []json.RawMessage
 		Input    json.RawMessage
 	}
 	if json.Unmarshal(body, &q) != nil || len(q.Tools) == 0 {
-		return -1
+		return nil, ""
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.bodies = append(s.bodies, string(body))
 	var items []json.RawMessage
 	if json.Unmarshal(q.Input, &items) != nil {
 		items = q.Messages
 	}
-	next := 0
+	which := s.scriptOf(string(body))
+	if which < 0 {
+		return nil, ""
+	}
+	steps := s.scripts[which].steps
+	here := at{which, s.record(items, which)}
+	if here.step == len(steps) {
+		return nil, ""
+	}
+	s.mu.Lock()
+	first := !s.begun[here]
+	s.begun[here] = true
+	s.mu.Unlock()
+	next = &steps[here.step]
+	if first && next.Before != nil {
+		next.Before()
+	}
+	return next, here.callID()
+}
+
+// record stores the results of the steps of a script that a request has among its items. It returns
+// the index after that of the last step that has a result.
+func (s *Scripted) record(items []json.RawMessage, which int) (next int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var parts []json.RawMessage
 	for _, m := range items {
-		for i := range s.steps {
-			if text := string(m); strings.Contains(text, callID(i)) && (strings.Contains(text, "tool_result") || strings.Contains(text, "_output") || strings.Contains(text, `"role":"tool"`)) {
-				s.results[i] = text
+		var blocks struct{ Content []json.RawMessage }
+		if json.Unmarshal(m, &blocks) == nil && !strings.Contains(string(m), `"role":"tool"`) && len(blocks.Content) > 0 {
+			parts = append(parts, blocks.Content...)
+		} else {
+			parts = append(parts, m)
+		}
+	}
+	for _, m := range parts {
+		for i := range s.scripts[which].steps {
+			if text := string(m); strings.Contains(text, at{which, i}.callID()) && (strings.Contains(text, "tool_result") || strings.Contains(text, "_output") || strings.Contains(text, `"role":"tool"`)) {
+				s.results[at{which, i}] = text
 				next = max(next, i+1)
 			}
 		}
-	}
-	if next == len(s.steps) {
-		return -1
 	}
 	return next
 }
@@ -107,17 +158,17 @@ func (s *Scripted) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// block returns the content block of a step, or that of the final text if step is negative,
+// block returns the content block of a step, or that of the final text if step is nil,
 // and the reason for which the response stops.
-func (s *Scripted) block(step int) (block map[string]any, stop string) {
-	if step < 0 {
+func block(step *Step, id string) (block map[string]any, stop string) {
+	if step == nil {
 		return map[string]any{"type": "text", "text": "finished"}, "end_turn"
 	}
-	return map[string]any{"type": "tool_use", "id": callID(step), "name": s.steps[step].Tool, "input": s.steps[step].Input}, "tool_use"
+	return map[string]any{"type": "tool_use", "id": id, "name": step.Tool, "input": step.Input}, "tool_use"
 }
 
 func (s *Scripted) messages(w http.ResponseWriter, r *http.Request, body []byte) {
-	block, stop := s.block(s.take(body))
+	block, stop := block(s.take(body))
 	usage := map[string]int{"input_tokens": 3, "output_tokens": 3}
 	var q struct{ Stream bool }
 	_ = json.Unmarshal(body, &q)
@@ -144,11 +195,18 @@ func (s *Scripted) messages(w http.ResponseWriter, r *http.Request, body []byte)
 
 func (s *Scripted) responses(w http.ResponseWriter, r *http.Request, body []byte) {
 	item := map[string]any{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": []any{map[string]any{"type": "output_text", "text": "finished", "annotations": []any{}}}}
-	if step := s.take(body); step >= 0 {
-		args, _ := json.Marshal(s.steps[step].Input)
-		item = map[string]any{"type": "function_call", "id": fmt.Sprint("fc_", step), "call_id": callID(step), "name": s.steps[step].Tool, "arguments": string(args), "status": "completed"}
-		if text, ok := s.steps[step].Input["custom"].(string); ok {
-			item = map[string]any{"type": "custom_tool_call", "id": fmt.Sprint("ctc_", step), "call_id": callID(step), "name": s.steps[step].Tool, "input": text, "status": "completed"}
+	if step, id := s.take(body); step != nil {
+		args, _ := json.Marshal(step.Input)
+		namespace, name, ok := strings.Cut(step.Tool, "/")
+		if !ok {
+			namespace, name = "", step.Tool
+		}
+		item = map[string]any{"type": "function_call", "id": "fc_" + id, "call_id": id, "name": name, "arguments": string(args), "status": "completed"}
+		if namespace != "" {
+			item["namespace"] = namespace
+		}
+		if text, ok := step.Input["custom"].(string); ok {
+			item = map[string]any{"type": "custom_tool_call", "id": "ctc_" + id, "call_id": id, "name": step.Tool, "input": text, "status": "completed"}
 		}
 	}
 	doc := map[string]any{"id": "resp_1", "object": "response", "created_at": 1700000000, "model": "scripted", "status": "completed", "output": []any{item}, "usage": map[string]any{"input_tokens": 3, "output_tokens": 3, "total_tokens": 6, "input_tokens_details": map[string]int{"cached_tokens": 0}, "output_tokens_details": map[string]int{"reasoning_tokens": 0}}}
@@ -163,9 +221,9 @@ func (s *Scripted) responses(w http.ResponseWriter, r *http.Request, body []byte
 
 func (s *Scripted) chat(w http.ResponseWriter, r *http.Request, body []byte) {
 	delta, finish := map[string]any{"role": "assistant", "content": "finished"}, "stop"
-	if step := s.take(body); step >= 0 {
-		args, _ := json.Marshal(s.steps[step].Input)
-		delta = map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"index": 0, "id": callID(step), "type": "function", "function": map[string]string{"name": s.steps[step].Tool, "arguments": string(args)}}}}
+	if step, id := s.take(body); step != nil {
+		args, _ := json.Marshal(step.Input)
+		delta = map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"index": 0, "id": id, "type": "function", "function": map[string]string{"name": step.Tool, "arguments": string(args)}}}}
 		finish = "tool_calls"
 	}
 	w.Header().Set("Content-Type", "text/event-stream")

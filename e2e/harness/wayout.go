@@ -30,8 +30,8 @@ type Tunnel struct {
 }
 
 // Pack builds the pack wayout into a folder, as cmd.wayout-TIER for each tier. Its rules permit
-// HTTP to the server below /open, TLS to it in the modes terminate and passthrough, and
-// addresses that no broker may dial. more are further rules.
+// HTTP to the server below /open, TLS to tls.example in the mode terminate and to pass.example in
+// the mode passthrough, and two addresses that no broker may dial. more are further rules.
 func (w *WaysOut) Pack(t testing.TB, dir string, more string, tiers ...string) {
 	t.Helper()
 	for _, tier := range tiers {
@@ -54,9 +54,9 @@ func Get(authority, path string) string {
 	return fmt.Sprintf("GET http://%s%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", authority, path, authority)
 }
 
-// requests returns the requests to the proxy: what the rules permit, which shows that the proxy
-// works, other spellings of the server's address, addresses that may not be dialled, paths
-// beside the rules, and requests that servers read in different ways.
+// requests returns the requests to the proxy: some that the rules permit, which show that the
+// proxy works, other spellings of the server's address, addresses that may not be dialled,
+// paths beside the rules, and requests that servers read in different ways.
 func (w *WaysOut) requests() []Raw {
 	at, a := w.Host+":"+w.Port, netip.MustParseAddr(w.Host).As4()
 	number := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])

@@ -29,7 +29,7 @@ type Recorder struct {
 // Mount mounts a file system at dir whose files are stored in the empty folder store.
 // recorder is the path of the built command recorder. Each sync takes at least the given
 // time. record is the folder in which Images stores the record. The error names /dev/fuse
-// if the system has no FUSE.
+// if the system has no FUSE. The caller must call Unmount.
 func Mount(recorder, dir, store, record string, sync time.Duration) (*Recorder, error) {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return nil, fmt.Errorf("losses of power are simulated by a FUSE file system, which needs /dev/fuse: %w", err)

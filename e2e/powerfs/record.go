@@ -58,10 +58,10 @@ type recorder struct {
 const root = 0
 
 // Serve mounts a file system at dir whose files are stored in the empty folder store, and
-// writes a line to out. Each sync takes at least the given time. Then it responds to the
-// lines of in: to "now" with the number of ops that were recorded so far, and to any other
-// line by writing the ops to the file that the line names, and an empty line to out. At
-// the end of in it unmounts the file system. It runs in the process of Mount.
+// writes a line to out. Each sync takes at least the given time. Then it responds to the lines
+// of in: to "now" with the number of ops that were recorded so far, and to any other line by
+// writing the ops to the file that the line names, and an empty line to out. At the end of in,
+// or after an error, it unmounts the file system. It runs in the process that Mount starts.
 func Serve(dir, store string, sync time.Duration, in io.Reader, out io.Writer) error {
 	r := &recorder{sync: sync, ids: map[uint64]int{}, next: root + 1}
 	var st syscall.Stat_t

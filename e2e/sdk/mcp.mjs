@@ -30,6 +30,9 @@ assert.equal(unknown._meta['binnacle/reason_code'], 'UNKNOWN_TOOL')
 const extra = await client.callTool({ name: 'cmd.upper', arguments: { text: 'x', more: 1 } })
 assert.equal(extra.isError, true)
 assert.equal(extra._meta['binnacle/reason_code'], 'ARGS_UNKNOWN_FIELD')
+assert.equal(extra._meta['binnacle/error_code'], 'invalid_input')
+assert.equal(extra._meta['binnacle/pointer'], '/args/more')
+assert.match(extra.content[0].text, /^invalid_input: /)
 
 // An aborted request cancels the call, which is recorded as cancelled.
 const abort = new AbortController()

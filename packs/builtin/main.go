@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/binnacle-mesh/binnacle/packs/internal/assist"
+	"github.com/binnacle-mesh/binnacle/packs/internal/browser"
 	"github.com/binnacle-mesh/binnacle/packs/internal/document"
 	"github.com/binnacle-mesh/binnacle/packs/internal/github"
 	"github.com/binnacle-mesh/binnacle/packs/internal/image"
@@ -15,14 +16,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 	"github.com/binnacle-mesh/binnacle/packs/internal/slides"
 	"github.com/binnacle-mesh/binnacle/packs/internal/sql"
+	"github.com/binnacle-mesh/binnacle/packs/internal/swe"
 	"github.com/binnacle-mesh/binnacle/packs/internal/web"
 )
 
 // packs holds the packs of this program by name.
 var packs = map[string]pack.Func{
+	"browser.interact":      pack.Of(browser.Interact),
 	"doc.parse":             pack.Of(document.Parse),
 	"github.issue.comment":  pack.Of(github.IssueComment),
 	"github.issue.create":   pack.Of(github.IssueCreate),
+	"github.issue.get":      pack.Of(github.IssueGet),
 	"github.issue.list":     pack.Of(github.IssueList),
 	"github.pr.create":      pack.Of(github.PullCreate),
 	"github.pr.files":       pack.Of(github.PullFiles),
@@ -37,7 +41,10 @@ var packs = map[string]pack.Func{
 	"slides.render":         pack.Of(slides.Render),
 	"sql.query":             pack.Of(sql.QueryFile),
 	"sql.server.query":      pack.Of(sql.QueryServer),
+	"swe.solve":             pack.Of(swe.Solve),
 	"web.scrape":            pack.Of(web.Scrape),
+	"web.scrape_spa":        pack.Of(browser.ScrapeSPA),
+	"web.test":              pack.Of(browser.Test),
 }
 
 func main() {

@@ -45,6 +45,11 @@ func site(t *testing.T, completion string) *httptest.Server {
 	reply("GET /tides", 200, `<html><head><title>Tides</title></head><body><nav><a href="/home#top">Home</a> <a href="javascript:alert(1)">x</a></nav><article><h1>Tides</h1>`+text+`</article></body></html>`, nil)
 	reply("GET /binary", 200, "\xff\xfe\x00", nil)
 	reply("GET /repos/octo/harbor/issues", 200, `[{"number":7,"title":"Empty","state":"open","user":{"login":"ann"},"labels":[{"name":"bug"}],"html_url":"https://x/7"},{"number":8,"title":"A change","state":"open","pull_request":{}}]`, token)
+	reply("GET /repos/octo/harbor/issues/7", 200, `{"id":70,"number":7,"title":"Empty","body":"No rows.","state":"open","user":{"login":"ann"},"labels":[{"id":1,"name":"bug"}],"comments":2,"html_url":"https://x/7"}`, token)
+	reply("GET /repos/octo/harbor/issues/6", 200, `{"number":6,"title":"Bare","body":null,"state":"closed","user":{"login":"ann"},"labels":[],"html_url":"https://x/6"}`, token)
+	reply("GET /repos/octo/harbor/issues/8", 200, `{"number":8,"title":"A change","state":"open","user":{"login":"ann"},"labels":[],"pull_request":{"url":"https://x/8"}}`, token)
+	reply("GET /repos/octo/moved/issues/7", 301, `{"message":"Moved Permanently"}`, token)
+	reply("GET /repos/octo/harbor/issues/5", 410, `{"message":"This issue was deleted"}`, token)
 	reply("POST /repos/octo/harbor/issues", 201, `{"id":70,"number":7,"html_url":"https://x/7"}`, token)
 	reply("POST /repos/octo/harbor/issues/7/comments", 201, `{"id":71,"html_url":"https://x/7#71"}`, token)
 	reply("POST /repos/octo/harbor/pulls", 201, `{"id":80,"number":8,"html_url":"https://x/8"}`, token)
@@ -100,8 +105,9 @@ func run(t *testing.T, name, input string) (out map[string]any, failure *pack.Er
 	return nil, doc.Error
 }
 
-// elsewhere holds the packs whose tests with a real server are beside their code.
-var elsewhere = map[string]bool{"sql.server.query": true} // TestPostgres
+// elsewhere holds the packs that other tests run: TestPostgres and TestSolve, beside the code of the
+// packs, with servers of their own, and TestBrowserPacks in e2e, with a browser in a sandbox.
+var elsewhere = map[string]bool{"sql.server.query": true, "swe.solve": true, "browser.interact": true, "web.scrape_spa": true, "web.test": true}
 
 // TestPacks runs every pack of the program, except those in elsewhere, against local
 // servers and documents. A pack without a case fails the test. It also checks that one
@@ -114,6 +120,7 @@ func TestPacks(t *testing.T) {
 		"doc.parse":             {`{"source_b64":"` + b64("<h1>Tides</h1><p>High at <b>noon</b>.</p>") + `","filename":"a.html"}`, "", `"markdown":"# Tides\n\nHigh at **noon**."`},
 		"github.issue.comment":  {`{` + gh + `,"issue_number":7,"body":"b"}`, "", `{"html_url":"https://x/7#71","id":71,"number":7}`},
 		"github.issue.create":   {`{` + gh + `,"title":"t","labels":["bug"]}`, "", `"number":7`},
+		"github.issue.get":      {`{` + gh + `,"issue_number":7}`, "", `{"body":"No rows.","comments":2,"html_url":"https://x/7","labels":["bug"],"number":7,"state":"open","title":"Empty","user":"ann"}`},
 		"github.issue.list":     {`{` + gh + `,"limit":5}`, "", `{"count":1,"issues":[{"html_url":"https://x/7","labels":["bug"],"number":7,"state":"open","title":"Empty","user":"ann"}]}`},
 		"github.pr.create":      {`{` + gh + `,"title":"t","head":"tides","base":"main"}`, "", `"number":8`},
 		"github.pr.files":       {`{` + gh + `,"number":8}`, "", `"filename":"a.go"`},
@@ -160,7 +167,7 @@ func TestPacks(t *testing.T) {
 }
 
 // TestErrors checks the codes of the errors of several packs, and the delay after
-// which a call may be repeated.
+// which a call may be repeated. An issue without a body is no error.
 func TestErrors(t *testing.T) {
 	s := site(t, `{"steps":[{"tool":"none.such"}]}`)
 	const token = `"_secrets":{"github-token":"gh-token"}`
@@ -174,6 +181,11 @@ func TestErrors(t *testing.T) {
 		{"github.pr.get", `{"repo":"../admin","number":8,` + token + `}`, pack.InvalidInput},
 		{"github.pr.get", `{"repo":"octo/gone","number":8,` + token + `}`, pack.InvalidInput},
 		{"github.pr.get", `{"repo":"octo/harbor","number":8}`, pack.CredentialInvalid},
+		{"github.issue.get", `{"repo":"octo/harbor","issue_number":8,` + token + `}`, pack.InvalidInput},
+		{"github.issue.get", `{"repo":"octo/harbor","issue_number":9,` + token + `}`, pack.InvalidInput},
+		{"github.issue.get", `{"repo":"octo/harbor","issue_number":5,` + token + `}`, pack.InvalidInput},
+		{"github.issue.get", `{"repo":"octo/moved","issue_number":7,` + token + `}`, pack.HandlerFailed},
+		{"github.issue.get", `{"repo":"octo/harbor","issue_number":7}`, pack.CredentialInvalid},
 		{"github.pr.create", `{"repo":"octo/stale",` + token + `}`, pack.SchemaMismatch},
 		{"mesh.plan", `{"user_intent":"i","model":"m","_secrets":{"pack-llm-key":"vk"}}`, pack.HandlerFailed},
 		{"mesh.plan", `{"user_intent":"i","model":"m","_secrets":{"pack-llm-key":"other"}}`, pack.CredentialInvalid},
@@ -191,6 +203,9 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s %s: %v %+v, want %s", c.name, c.input, out, failure, c.code)
 		}
 	}
+	if out, failure := run(t, "github.issue.get", `{"repo":"octo/harbor","issue_number":6,`+token+`}`); failure != nil || out["body"] != "" || out["state"] != "closed" {
+		t.Errorf("an issue without a body: %v %+v", out, failure)
+	}
 	if _, failure := run(t, "github.pr.get", `{"repo":"octo/busy","number":8}`); failure == nil || failure.RetryAfterMS != 7000 {
 		t.Errorf("%+v", failure)
 	}
@@ -203,8 +218,12 @@ func TestManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	inImages, err := filepath.Glob("../images/*.pack.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	seen := map[string]bool{}
-	for _, f := range files {
+	for _, f := range append(files, inImages...) {
 		body, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
@@ -241,7 +260,7 @@ func TestManifests(t *testing.T) {
 	}
 	for name := range packs {
 		if !seen[name] {
-			t.Errorf("packs/manifests has no %s.pack.yaml", name)
+			t.Errorf("neither packs/manifests nor packs/images has %s.pack.yaml", name)
 		}
 	}
 }

@@ -24,8 +24,8 @@ func server(t *testing.T) *Server {
 	}
 }
 
-// TestPeers checks the response to each path for peers on this and on another host, for
-// several Host and Origin headers, and for valid and invalid log levels.
+// TestPeers checks responses to peers on this and on another host, to several Host and Origin
+// headers, and to valid and invalid log levels.
 func TestPeers(t *testing.T) {
 	s := server(t)
 	h := s.Handler()

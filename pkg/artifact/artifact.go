@@ -19,8 +19,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
@@ -43,16 +45,42 @@ var (
 	ErrCorrupt = errors.New("artifact content does not match its digest")
 	// ErrTooLarge is returned for content that is larger than the writer permits.
 	ErrTooLarge = errors.New("artifact is larger than permitted")
+	// ErrFull is returned by a Store that has no room for another part.
+	ErrFull = errors.New("the store of artifacts is full: delete artifacts, or raise the limit nats.max_artifacts")
 )
 
 // Store stores parts. Implementations are safe for concurrent use. A key has the form
 // TENANT.SERVICE.UPLOAD.PART, in the characters [A-Za-z0-9._-].
 type Store interface {
 	// Put stores a part. A nil error means that the part is stored. Put may be repeated
-	// with the same bytes; for other bytes under the key it returns ErrExists.
+	// with the same bytes; for other bytes under the key it returns ErrExists. If the store
+	// is full, it returns ErrFull.
 	Put(ctx context.Context, key string, part []byte) error
 	// Get returns the part with a key, or ErrNotFound.
 	Get(ctx context.Context, key string) ([]byte, error)
+}
+
+// Collected is a Store from which the collector removes parts.
+type Collected interface {
+	Store
+	// Begun returns the time at which the first part of an upload was stored, or ErrNotFound
+	// if that part does not exist.
+	Begun(ctx context.Context, p Parts) (time.Time, error)
+	// Uploads calls f for each upload that has a first part, until f returns an error, which
+	// Uploads returns.
+	Uploads(ctx context.Context, f func(Parts) error) error
+	// Remove removes the parts of an upload. It may be repeated. Only the collector has the
+	// right to call it.
+	Remove(ctx context.Context, tenant, service, upload string) error
+}
+
+// Parts identifies an upload that has parts in a store.
+type Parts struct{ Tenant, Service, Upload string }
+
+// Bounded is implemented by a Store that has a limit.
+type Bounded interface {
+	// Room returns the number of bytes that the store accepts until it is full.
+	Room(ctx context.Context) (int64, error)
 }
 
 // Object describes stored content.
@@ -68,8 +96,8 @@ type Object struct {
 // NewUpload returns the id of a new upload.
 func NewUpload() string { return contract.IDUpload + rand.Text() }
 
-// inline begins the ids of InlineUpload after contract.IDUpload. rand.Text returns no
-// lower-case letters.
+// inline follows contract.IDUpload in the ids that InlineUpload returns. NewUpload returns no
+// such id, because rand.Text returns no lower-case letters.
 const inline = "inline-"
 
 // InlineUpload returns the id of the upload of the content that is in the arguments of a
@@ -124,6 +152,20 @@ func (o *Object) Valid() error {
 	}
 	return nil
 }
+
+// MaxLabels is the maximum number of labels of an upload.
+const MaxLabels = 16
+
+// LabelPattern is the pattern of a label, NAME=VALUE. A label has no comma.
+const LabelPattern = `^[A-Za-z0-9._-]{1,63}=[A-Za-z0-9._/:@+ -]{0,127}$`
+
+// WantLabel is the message of an error about a label that IsLabel does not accept.
+const WantLabel = "want NAME=VALUE with a name of 1 to 63 characters A-Z a-z 0-9 . _ - and a value of at most 127, which may also have / : @ + and spaces"
+
+var labelForm = regexp.MustCompile(LabelPattern)
+
+// IsLabel reports whether s has the form of a label.
+func IsLabel(s string) bool { return labelForm.MatchString(s) }
 
 // parts returns the number of parts of content with size bytes.
 func parts(size int64) int64 { return (size + PartSize - 1) / PartSize }

@@ -55,9 +55,9 @@ func random(n int) []byte {
 	return b
 }
 
-// TestWriteRead writes content of sizes around those of parts, and reads it as a whole
-// and from other positions. It also checks the size and the digest in the object, that the
-// store has the parts and the index and nothing else, and that Verify accepts the object.
+// TestWriteRead writes content of sizes around those of parts, and reads it as a whole and from
+// other positions. It also checks the size and the digest in the object, the number of parts in the
+// store, and that Verify accepts the object.
 func TestWriteRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a writer that waits for ever fails
 		for _, n := range []int{0, 1, PartSize - 1, PartSize, PartSize + 1, 3*PartSize + 17, 9 * PartSize} {
@@ -142,9 +142,9 @@ type full struct{ memory }
 
 func (*full) Put(context.Context, string, []byte) error { return errors.New("full") }
 
-// TestFailures checks that a writer returns the errors of its reader and of
-// the store, and the error of its context, and accepts as much as its limit and not
-// more. It also checks that Verify returns ErrNotFound for an upload that is not stored.
+// TestFailures checks that a writer returns the error of its reader, fails if the store does or if
+// its context is done, and accepts as much as its limit and not more. It also checks that Verify
+// returns ErrNotFound for an upload that is not stored.
 func TestFailures(t *testing.T) {
 	if _, err := Write(t.Context(), &full{}, "t", "gateway", 0, bytes.NewReader(random(20*PartSize))); err == nil {
 		t.Error("a full store: no error")
@@ -217,14 +217,14 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestParseSubject checks which subjects ParseSubject accepts, and the upload that it
+// TestParseSubject checks which subjects parseSubject accepts, and the upload that it
 // returns.
 func TestParseSubject(t *testing.T) {
-	if p, ok := ParseSubject("art.t.gateway.u-A.0"); !ok || p != (Parts{"t", "gateway", "u-A"}) {
+	if p, ok := parseSubject("art.t.gateway.u-A.0"); !ok || p != (Parts{"t", "gateway", "u-A"}) {
 		t.Error(p, ok)
 	}
 	for _, s := range []string{"", "art.t.gateway.u-A", "blob.t.gateway.u-A.0"} {
-		if _, ok := ParseSubject(s); ok {
+		if _, ok := parseSubject(s); ok {
 			t.Error(s)
 		}
 	}
@@ -236,7 +236,7 @@ type ordered struct {
 	memory
 	broken bool
 	first  atomic.Bool // the first part is stored
-	early  atomic.Bool // another part came before it was
+	early  atomic.Bool // another part arrived before the first one was stored
 }
 
 func (o *ordered) Put(ctx context.Context, key string, part []byte) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { endless.Run(m, 5*time.Second) }
 
-// observed is a Store that records the parts that are read, and stores no part after the
-// first one until release is closed.
+// observed is a Store that records the parts that are read, and, unless release is nil, stores no
+// part after the first one until release is closed.
 type observed struct {
 	memory
 	release chan struct{}
@@ -60,9 +61,9 @@ func (o *observed) taken() string {
 	return strings.Join(o.read, " ")
 }
 
-// TestAhead checks which parts a reader fetches: three in advance from the beginning and
-// after a part that follows the one before, none after another position is read, and none
-// beyond the end.
+// TestAhead checks which parts a reader fetches: three in advance from the beginning and while
+// parts are read in order, none in advance after a seek to another part, and none beyond the
+// end.
 func TestAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		content := random(9*PartSize + 5)
@@ -98,7 +99,7 @@ func TestAhead(t *testing.T) {
 	})
 }
 
-// TestStoring checks that a writer stores inFlight parts at a time, and waits then.
+// TestStoring checks that a writer stores inFlight parts at a time, and no more.
 func TestStoring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &observed{release: make(chan struct{})}
@@ -121,8 +122,8 @@ func TestStoring(t *testing.T) {
 	})
 }
 
-// TestLongIndex checks the parts of the index of content with more parts than one part of the
-// index has digests: how they are stored, that they are read as a whole, and that an index
+// TestLongIndex checks the index of content with about as many parts as one part of the index has
+// digests, and with more: in how many parts it is stored, that it is read as a whole, and that it
 // is not read further than the size of the content permits.
 func TestLongIndex(t *testing.T) {
 	for _, x := range []struct{ digests, stored int }{{PartSize/sha256.Size - 1, 1}, {PartSize / sha256.Size, 1}, {PartSize/sha256.Size + 1, 2}, {2 * PartSize / sha256.Size, 2}} {
@@ -150,59 +151,39 @@ func TestLongIndex(t *testing.T) {
 	}
 }
 
-// TestStream checks the parts in the stream ARTIFACTS: each is stored once, other bytes are
-// refused under its key, and the collector removes those of one upload.
-func TestStream(t *testing.T) {
-	decls := []bus.Declaration{{Service: "gateway", Artifacts: true}, {Service: "work", Artifacts: true, Collects: true}}
-	m := meshtest.Start(t, decls)
-	s, collector := Stream{Conn: m.Connect(t, "gateway")}, Stream{Conn: m.Connect(t, "work")}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	key := func(upload string, n int64) string { return partKey(prefix("t", "gateway", upload), n) }
-	began := time.Now()
+// TestFull checks that the stream refuses a part that exceeds its limit and reports the room
+// that is left, that parts can be stored after the limit was removed, and that a limit is
+// applied to a stream that exists.
+func TestFull(t *testing.T) {
+	m := meshtest.Start(t, []bus.Declaration{{Service: "gateway", Artifacts: true}})
+	s, admin := Stream{Conn: m.Connect(t, "gateway")}, m.Connect(t, "provision")
+	limit := func(most int64) {
+		t.Helper()
+		if err := bus.LimitArtifacts(t.Context(), admin.JS, most); err != nil {
+			t.Fatal(err)
+		}
+		if err := bus.Provision(t.Context(), admin.JS, nil, 1); err != nil {
+			t.Errorf("with a limit of %d bytes: %v", most, err)
+		}
+	}
+	if room, err := s.Room(t.Context()); err != nil || room != math.MaxInt64 {
+		t.Errorf("room without a limit: %d, %v", room, err)
+	}
+	limit(2 * PartSize)
+	if _, err := Write(t.Context(), s, "t", "gateway", 0, bytes.NewReader(random(PartSize))); err != nil {
+		t.Fatal(err)
+	}
+	if room, err := s.Room(t.Context()); err != nil || room <= 0 || room >= PartSize {
+		t.Errorf("room: %d, %v", room, err)
+	}
 	for range 2 {
-		for _, upload := range []string{"u-a", "u-b"} {
-			if err := s.Put(ctx, key(upload, 0), []byte(upload)); err != nil {
-				t.Fatal(err)
-			}
+		if _, err := Write(t.Context(), s, "t", "gateway", 0, bytes.NewReader(random(PartSize))); !errors.Is(err, ErrFull) {
+			t.Errorf("in a full stream: %v", err)
 		}
 	}
-	if err := s.Put(ctx, key("u-a", 0), []byte("other")); !errors.Is(err, ErrExists) {
-		t.Errorf("other bytes under a key: %v", err)
-	}
-	of := func(upload string) Parts { return Parts{"t", "gateway", upload} }
-	for i, want := range []string{"u-a u-b", "u-b"} {
-		got := ""
-		for _, upload := range []string{"u-a", "u-b", "u-c"} {
-			b, err := collector.Get(ctx, key(upload, 0))
-			at, err2 := collector.Begun(ctx, of(upload))
-			switch {
-			case err == nil && err2 == nil && string(b) == upload && at.Sub(began).Abs() < time.Minute:
-				got += " " + upload
-			case !errors.Is(err, ErrNotFound) || !errors.Is(err2, ErrNotFound):
-				t.Errorf("%s: %q %v, %v %v", upload, b, err, at, err2)
-			}
-		}
-		if strings.TrimSpace(got) != want {
-			t.Errorf("stored: %s, want %s", got, want)
-		}
-		if i == 0 {
-			if err := s.Remove(ctx, "t", "gateway", "u-a"); err == nil {
-				t.Error("the gateway removes parts")
-			}
-			if err := collector.Remove(ctx, "t", "gateway", "u-a"); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	ended, end := context.WithCancel(ctx)
-	end()
-	_, get := s.Get(ended, key("u-b", 0))
-	_, begun := s.Begun(ended, of("u-b"))
-	for what, err := range map[string]error{"Put": s.Put(ended, key("u-d", 0), nil), "Get": get, "Begun": begun} {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s after the end of its context: %v", what, err)
-		}
+	limit(0)
+	if _, err := Write(t.Context(), s, "t", "gateway", 0, bytes.NewReader(random(PartSize))); err != nil {
+		t.Error(err)
 	}
 }
 

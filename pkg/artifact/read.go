@@ -38,10 +38,10 @@ type result struct {
 	err  error
 }
 
-// Open returns a reader of an object at its beginning. It reads and verifies the index.
-// The error is ErrNotFound if the content was removed, one that wraps ErrCorrupt if the
-// index does not match, or that of the store. The caller must close the reader. If ctx
-// ends, reads fail.
+// Open returns a reader of an object at its beginning. It reads and verifies the index. The error
+// is ErrNotFound if the content was removed, one that wraps ErrCorrupt if the index does not match,
+// or that of the store. The caller must close the reader. After ctx ends, reads fail for parts that
+// were not fetched before.
 func Open(ctx context.Context, s Store, o Object) (*Reader, error) {
 	r := &Reader{store: s, object: o, prefix: prefix(o.Tenant, o.Service, o.Upload), n: -1}
 	r.ctx, r.cancel = context.WithCancel(ctx)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // Stream stores parts in the stream ARTIFACTS, where the server refuses a second message
@@ -22,6 +24,10 @@ type Stream struct{ Conn *bus.Conn }
 // stored, for example because its subject has a message already.
 const codeStoreFailed = 10077
 
+// jetstreamFull is in the description of the JetStream API's error for a message that would
+// exceed the limit of a stream. Its code is that of other failures to store, too.
+const jetstreamFull = "maximum bytes exceeded"
+
 // Put implements Store.
 func (s Stream) Put(ctx context.Context, key string, part []byte) error {
 	_, err := s.Conn.Publish(ctx, &nats.Msg{Subject: bus.ArtifactSubject(key), Data: part})
@@ -31,8 +37,10 @@ func (s Stream) Put(ctx context.Context, key string, part []byte) error {
 	}
 	m, got := s.Conn.Fresh(ctx, bus.Artifacts, bus.LastBy(bus.ArtifactSubject(key)))
 	switch {
+	case errors.Is(got, bus.ErrNotFound) && strings.Contains(api.Description, jetstreamFull):
+		return ErrFull
 	case errors.Is(got, bus.ErrNotFound):
-		return err // for example, the stream is full
+		return err
 	case got != nil:
 		return got
 	case !bytes.Equal(m.Data, part):
@@ -58,14 +66,31 @@ func (s Stream) Get(ctx context.Context, key string) ([]byte, error) {
 	return m.Data, nil
 }
 
-// Remove removes the parts of an upload. It may be repeated. Only the collector may call
-// it.
+// Room implements Bounded. The result is math.MaxInt64 if the stream has no limit.
+func (s Stream) Room(ctx context.Context) (int64, error) {
+	var info struct {
+		Config struct {
+			Most int64 `json:"max_bytes"`
+		} `json:"config"`
+		State struct {
+			Bytes int64 `json:"bytes"`
+		} `json:"state"`
+	}
+	if err := s.Conn.API(ctx, "STREAM.INFO."+bus.Artifacts, nil, &info); err != nil {
+		return 0, err
+	}
+	if info.Config.Most <= 0 {
+		return math.MaxInt64, nil
+	}
+	return max(info.Config.Most-info.State.Bytes, 0), nil
+}
+
+// Remove implements Collected.
 func (s Stream) Remove(ctx context.Context, tenant, service, upload string) error {
 	return s.Conn.API(ctx, "STREAM.PURGE."+bus.Artifacts, map[string]string{"filter": bus.ArtifactSubject(prefix(tenant, service, upload)) + ".>"}, &struct{}{})
 }
 
-// Begun returns the time at which the first part of an upload was stored, or ErrNotFound
-// if that part does not exist.
+// Begun implements Collected.
 func (s Stream) Begun(ctx context.Context, p Parts) (time.Time, error) {
 	m, err := s.Conn.Fresh(ctx, bus.Artifacts, bus.LastBy(bus.ArtifactSubject(partKey(prefix(p.Tenant, p.Service, p.Upload), 0))))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -77,14 +102,33 @@ func (s Stream) Begun(ctx context.Context, p Parts) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
 }
 
-// Parts identifies an upload that has parts in the stream.
-type Parts struct{ Tenant, Service, Upload string }
+// Uploads implements Collected. The server pages through the subjects of the first parts. If
+// uploads are removed meanwhile, some may be omitted.
+func (s Stream) Uploads(ctx context.Context, f func(Parts) error) error {
+	for offset := 0; ; {
+		subjects, more, err := bus.Page(ctx, s.Conn, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), offset)
+		if err != nil {
+			return err
+		}
+		for _, subject := range subjects {
+			if p, ok := parseSubject(subject); ok {
+				if err := f(p); err != nil {
+					return err
+				}
+			}
+		}
+		if !more {
+			return nil
+		}
+		offset += len(subjects)
+	}
+}
 
-// ParseSubject returns the upload that the part under a subject belongs to, and reports
+// parseSubject returns the upload that the part under a subject belongs to, and reports
 // whether the subject has the form of a part's.
-func ParseSubject(subject string) (Parts, bool) {
+func parseSubject(subject string) (Parts, bool) {
 	f := strings.Split(subject, ".")
-	if len(f) != 5 || f[0] != bus.ArtifactPrefix {
+	if len(f) != 5 || f[0] != contract.SubjectArtifact {
 		return Parts{}, false
 	}
 	return Parts{f[1], f[2], f[3]}, true

@@ -132,8 +132,8 @@ func Write(ctx context.Context, s Store, tenant, service string, limit int64, r 
 	return WriteAs(ctx, s, tenant, service, NewUpload(), limit, r)
 }
 
-// WriteAs is like Write, with the id of the upload. It may be repeated with the same
-// content. For other content it returns ErrExists.
+// WriteAs is like Write, with the id of the upload. It may be repeated with the same content. For
+// other content it returns ErrExists, unless the new or the stored content is empty.
 func WriteAs(ctx context.Context, s Store, tenant, service, upload string, limit int64, r io.Reader) (Object, error) {
 	w := NewWriter(ctx, s, tenant, service, upload, limit)
 	if _, err := io.Copy(w, r); err != nil {

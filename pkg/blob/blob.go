@@ -43,8 +43,8 @@ type Store struct {
 type shelf struct{ stream, prefix string }
 
 var (
-	evidence = shelf{bus.Blobs, "blob"}
-	cache    = shelf{bus.Cache, "cache"}
+	evidence = shelf{bus.Blobs, contract.SubjectBlob}
+	cache    = shelf{bus.Cache, contract.SubjectCache}
 )
 
 // In returns a Store for the content of the given tenant, and s itself if that is its

@@ -13,10 +13,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 )
 
-// TestVoid shows that Load applies what was closed up to a sequence, that a later entry
-// closes only for events after it, that an event of another service closes nothing, and
-// that Void waits until the fence has read the ledger up to the call, but does not wait
-// if the call draws from no allotment. One entry wakes every caller that waits.
+// TestVoid shows that Load applies the closings up to a sequence, that a closing voids only the
+// draws of calls that are allowed after it, that an event of another service closes nothing, and
+// that Void waits until the fence has read the ledger up to the call, but does not wait if the call
+// draws from no allotment. One entry wakes every caller that waits.
 func TestVoid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &memlog.Log{}

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -185,8 +186,10 @@ func (c *Conn) API(ctx context.Context, call string, req, out any) error {
 	var failed struct {
 		Error *jetstream.APIError `json:"error"`
 	}
-	if err := json.Unmarshal(m.Data, &failed); err != nil {
-		return err
+	if out == nil || bytes.Contains(m.Data, []byte(`"error"`)) { // so that most responses are decoded only once
+		if err := json.Unmarshal(m.Data, &failed); err != nil {
+			return err
+		}
 	}
 	if failed.Error != nil {
 		return failed.Error
@@ -198,7 +201,8 @@ func (c *Conn) API(ctx context.Context, call string, req, out any) error {
 }
 
 // requestTimeout limits a request whose context has no deadline, and each request of
-// Provision, LostWork and Mirror, since the response may be lost if a server fails.
+// Provision, LimitArtifacts, LostWork and Mirror, since the response may be lost if a server
+// fails.
 const requestTimeout = 5 * time.Second
 
 // bounded returns ctx if it has a deadline, and otherwise a context that ends after
@@ -354,10 +358,10 @@ func Page(ctx context.Context, c *Conn, stream, filter string, offset int) (subj
 	return subjects, len(subjects) > 0 && offset+len(subjects) < info.Total, nil
 }
 
-// Subjects returns the number of messages of each subject of a stream that matches
-// filter, and the stream's last sequence before they were counted. If more than max
-// subjects match, counts is nil and last is 0. On a replicated stream without a leader, a
-// replica may respond that does not have the newest messages yet.
+// Subjects returns the number of messages of each subject of a stream that matches filter,
+// and the stream's last sequence before they were counted. If more subjects match than max,
+// or than the server returns in one response, counts is nil and last is 0. On a replicated
+// stream without a leader, a replica may respond that does not have the newest messages yet.
 func (c *Conn) Subjects(ctx context.Context, stream, filter string, max int) (counts map[string]uint64, last uint64, err error) {
 	var info struct {
 		Total int `json:"total"`

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // GroupCommitServer is the name of a NATS server that acknowledges messages before they
@@ -14,10 +16,10 @@ import (
 // runs such a server (durability mode "power").
 const GroupCommitServer = "binnacle-group-commit"
 
-// SyncSubject is the subject of requests to a server named GroupCommitServer. The
-// response is a Synced; it is sent when every message of EVENTS, CHECKPOINTS and BLOBS
-// that was stored before the request arrived is synced to disk.
-const SyncSubject = "sync.all"
+// SyncSubject is the subject of requests to a server named GroupCommitServer. The response is a
+// Synced; it is sent when every message of ARTIFACTS, BLOBS, CHECKPOINTS and EVENTS that was
+// stored before the request arrived is synced to disk.
+const SyncSubject = contract.SubjectSync + ".all"
 
 // Synced is the response to a request to SyncSubject.
 type Synced struct {
@@ -42,15 +44,14 @@ type durability struct {
 	store   string       // Synced.Store of the first response
 }
 
-// Durable waits until every message of EVENTS, CHECKPOINTS and BLOBS that the server
-// acknowledged or delivered before the call is synced to disk. Code that acts on events,
-// or makes their content known outside of the mesh, must call it first. It returns nil at
-// once on a server that is not named GroupCommitServer: that server syncs before it
-// acknowledges, or its durability mode does not cover a loss of power. One request serves
-// all calls that wait for it. The error wraps ErrNotDurable. If the server has lost power
-// since the first response, Durable also sends an error to Fatal, because what this
-// process has read may not be on the ledger. A nil Conn is valid, and its Durable returns
-// nil.
+// Durable waits until every message of ARTIFACTS, BLOBS, CHECKPOINTS and EVENTS that the server
+// acknowledged or delivered before the call is synced to disk. Code that acts on events, or
+// makes their content known outside of the mesh, must call it first. It returns nil at once on
+// a server that is not named GroupCommitServer: that server syncs before it acknowledges, or
+// its durability mode does not cover a loss of power. One request serves all calls that wait
+// for it. The error wraps ErrNotDurable. If the server has lost power since the first response,
+// Durable also sends an error to Fatal, because what this process has read may not be on the
+// ledger. A nil Conn is valid, and its Durable returns nil.
 func (c *Conn) Durable(ctx context.Context) error {
 	if c == nil || c.NC == nil || !c.grouped() {
 		return nil

@@ -6,3 +6,6 @@ import "github.com/nats-io/nats.go"
 func ConnOn(nc *nats.Conn) *Conn {
 	return &Conn{NC: nc, prefix: "api", replicas: map[string]replicas{}}
 }
+
+// Streams returns the settings of all streams except the mirrors.
+var Streams = streams

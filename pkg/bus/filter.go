@@ -3,6 +3,8 @@ package bus
 import (
 	"slices"
 	"strings"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // Filter selects events of the ledger by the tokens of their subject,
@@ -24,7 +26,7 @@ func (f Filter) String() string {
 	}
 	var b strings.Builder
 	b.Grow(64)
-	b.WriteString("evt")
+	b.WriteString(contract.SubjectEvent)
 	for _, t := range tokens[:last+1] {
 		b.WriteByte('.')
 		if t == "" {
@@ -42,7 +44,7 @@ func (f Filter) String() string {
 // tokens. For text that does not begin with "evt." it returns the zero Filter, which
 // selects every event.
 func ParseFilter(subject string) (f Filter) {
-	rest, ok := strings.CutPrefix(subject, "evt.")
+	rest, ok := strings.CutPrefix(subject, contract.SubjectEvent+".")
 	if !ok {
 		return f
 	}
@@ -60,7 +62,7 @@ func ParseFilter(subject string) (f Filter) {
 }
 
 // EveryEvent is the filter of all events of the ledger. It equals Filter{}.String().
-const EveryEvent = "evt.>"
+const EveryEvent = contract.SubjectEvent + ".>"
 
 // Match reports whether a subject matches a NATS filter with the wildcards * and >. It
 // does not allocate.
@@ -97,35 +99,47 @@ func Filters(service string, events ...string) []string {
 }
 
 // The functions below return the subjects and filters of the streams TRANSIENT,
-// SNAPSHOTS, CHECKPOINTS and ARTIFACTS.
+// SNAPSHOTS, CHECKPOINTS, ARTIFACTS and SLOTS. What the subjects of a stream begin with is a
+// constant of package contract, which schemas/subjects.json defines.
+
+// everyOf returns the filter of all subjects that begin with the tokens in head.
+func everyOf(head string) string { return head + ".>" }
+
+// slotSubject returns the subject of the lease of a slot, or the filter of all leases of the
+// service if slot is "*".
+func slotSubject(service, slot string) string {
+	return contract.SubjectSlot + "." + service + "." + slot
+}
 
 // TransientSubject returns the subject under which a service sends messages with the
 // given id to an instance.
 func TransientSubject(tenant, service, to, id string) string {
-	return "tmp." + tenant + "." + service + "." + to + "." + id
+	return contract.SubjectTransient + "." + tenant + "." + service + "." + to + "." + id
 }
 
 // TransientFilter returns the filter of the messages that a service sends to any
 // instance on TRANSIENT.
-func TransientFilter(service string) string { return "tmp.*." + service + ".>" }
+func TransientFilter(service string) string {
+	return contract.SubjectTransient + ".*." + service + ".>"
+}
 
 // SnapshotSubject returns the subject of a part of a snapshot. Each instance stores a
 // view's snapshots alternately under two names, so that the earlier one remains complete
 // while the next is stored. part is a number, or SnapshotHead for the signed
 // description.
 func SnapshotSubject(tenant, service, instance, view, name, part string) string {
-	return strings.Join([]string{"snap", tenant, service, instance, strings.ReplaceAll(view, ".", "_"), name, part}, ".")
+	return strings.Join([]string{contract.SubjectSnapshot, tenant, service, instance, strings.ReplaceAll(view, ".", "_"), name, part}, ".")
 }
 
 // SnapshotHead is the last token of the subject of a snapshot's signed description.
 const SnapshotHead = "head"
 
 // SnapshotFilter returns the filter of the snapshots of a service.
-func SnapshotFilter(service string) string { return "snap.*." + service + ".>" }
+func SnapshotFilter(service string) string { return contract.SubjectSnapshot + ".*." + service + ".>" }
 
 // LogSubject returns the subject of the checkpoints or of the cosignatures of a log, or
 // the filter of both. name is CheckpointSubject, CosignatureSubject or "*".
-func LogSubject(log, name string) string { return "log." + log + "." + name }
+func LogSubject(log, name string) string { return contract.SubjectLog + "." + log + "." + name }
 
 // Last tokens of the subjects of the stream CHECKPOINTS.
 const (
@@ -133,12 +147,9 @@ const (
 	CosignatureSubject = "cosignature"
 )
 
-// ArtifactPrefix is the first token of the subjects of the stream ARTIFACTS.
-const ArtifactPrefix = "art"
-
 // ArtifactSubject returns the subject of the part of an artifact with a key; see package
 // artifact.
-func ArtifactSubject(key string) string { return ArtifactPrefix + "." + key }
+func ArtifactSubject(key string) string { return contract.SubjectArtifact + "." + key }
 
 // ArtifactFilter returns the filter of the parts that a service stores.
-func ArtifactFilter(service string) string { return ArtifactPrefix + ".*." + service + ".>" }
+func ArtifactFilter(service string) string { return contract.SubjectArtifact + ".*." + service + ".>" }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -17,7 +18,7 @@ func Mirror(ctx context.Context, c *Conn, replicas int) error {
 		_, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 			return c.JS.CreateStream(ctx, jetstream.StreamConfig{
 				Name: name, Storage: jetstream.FileStorage, Replicas: replicas, DenyDelete: true, DenyPurge: true, AllowDirect: true,
-				Mirror: &jetstream.StreamSource{Name: origin, External: &jetstream.ExternalStream{APIPrefix: APIPrefix, DeliverPrefix: mirrorDeliver}},
+				Mirror: &jetstream.StreamSource{Name: origin, External: &jetstream.ExternalStream{APIPrefix: APIPrefix, DeliverPrefix: contract.SubjectMirror}},
 			})
 		})
 		if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {

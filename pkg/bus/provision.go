@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -14,26 +15,26 @@ import (
 const SlotTTL = 6 * time.Second
 
 // streams returns the settings of all streams except the mirrors. The ledger and the
-// checkpoints deny the deletion of messages, and BLOBS and ARTIFACTS refuse a second
-// message under a subject. Events compress about 5 : 1, because the events of one call have content in
-// common; cached content is not compressed because it soon expires.
+// checkpoints deny the deletion of messages, and BLOBS and ARTIFACTS refuse a second message
+// under a subject. Events compress at about 5 : 1, because the events of one call have content
+// in common; cached content is not compressed because it soon expires.
 func streams(replicas int) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
-		{Name: Events, Subjects: []string{"evt.>"}, Storage: jetstream.FileStorage, Replicas: replicas, Retention: jetstream.LimitsPolicy,
+		{Name: Events, Subjects: []string{EveryEvent}, Storage: jetstream.FileStorage, Replicas: replicas, Retention: jetstream.LimitsPolicy,
 			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 5 * time.Minute, Compression: jetstream.S2Compression},
-		{Name: Checkpoints, Subjects: []string{"log.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+		{Name: Checkpoints, Subjects: []string{everyOf(contract.SubjectLog)}, Storage: jetstream.FileStorage, Replicas: replicas,
 			DenyDelete: true, DenyPurge: true, AllowDirect: true, Duplicates: 2 * time.Minute, Compression: jetstream.S2Compression},
-		{Name: Blobs, Subjects: []string{"blob.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+		{Name: Blobs, Subjects: []string{everyOf(contract.SubjectBlob)}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true, Compression: jetstream.S2Compression},
-		{Name: Artifacts, Subjects: []string{ArtifactPrefix + ".>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+		{Name: Artifacts, Subjects: []string{everyOf(contract.SubjectArtifact)}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, AllowDirect: true},
-		{Name: Cache, Subjects: []string{"cache.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+		{Name: Cache, Subjects: []string{everyOf(contract.SubjectCache)}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxBytes: 1 << 30, AllowMsgTTL: true, AllowDirect: true},
-		{Name: Snapshots, Subjects: []string{"snap.>"}, Storage: jetstream.FileStorage, Replicas: replicas,
+		{Name: Snapshots, Subjects: []string{everyOf(contract.SubjectSnapshot)}, Storage: jetstream.FileStorage, Replicas: replicas,
 			MaxMsgsPerSubject: 1, AllowDirect: true, Compression: jetstream.S2Compression},
-		{Name: Transient, Subjects: []string{"tmp.>"}, Storage: jetstream.MemoryStorage, Replicas: replicas,
+		{Name: Transient, Subjects: []string{everyOf(contract.SubjectTransient)}, Storage: jetstream.MemoryStorage, Replicas: replicas,
 			MaxAge: time.Minute, MaxBytes: 256 << 20},
-		{Name: Slots, Subjects: []string{"slot.>"}, Storage: jetstream.MemoryStorage, Replicas: replicas,
+		{Name: Slots, Subjects: []string{everyOf(contract.SubjectSlot)}, Storage: jetstream.MemoryStorage, Replicas: replicas,
 			MaxAge: SlotTTL, MaxMsgsPerSubject: 1, AllowDirect: true},
 	}
 }
@@ -88,6 +89,28 @@ func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream
 	return nil
 }
 
+// LimitArtifacts sets the maximum size of the stream ARTIFACTS in bytes, or removes the
+// limit if most is 0. The server refuses a message that would exceed the limit; messages
+// that are stored remain, also if they exceed a new limit. js uses a connection of the
+// provisioning identity. LimitArtifacts may be called repeatedly.
+func LimitArtifacts(ctx context.Context, js jetstream.JetStream, most int64) error {
+	s, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, Artifacts) })
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", Artifacts, err)
+	}
+	c := s.CachedInfo().Config
+	if max(c.MaxBytes, 0) == most {
+		return nil
+	}
+	if c.MaxBytes = most; most == 0 {
+		c.MaxBytes = -1
+	}
+	if _, err := within(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, c) }); err != nil {
+		return fmt.Errorf("stream %s: to a limit of %d bytes: %w", Artifacts, most, err)
+	}
+	return nil
+}
+
 // difference returns the name of a setting that must not change and in which an existing
 // stream differs from the declared one, or "". A stream that is declared without a limit
 // must not have one that makes the server drop or reject messages. Other settings, such
@@ -107,7 +130,7 @@ func difference(have, want *jetstream.StreamConfig) string {
 		{"allow_msg_ttl", have.AllowMsgTTL && !want.AllowMsgTTL},
 		{"max_age", have.MaxAge != want.MaxAge},
 		{"max_msgs", limited(have.MaxMsgs, want.MaxMsgs)},
-		{"max_bytes", limited(have.MaxBytes, want.MaxBytes)},
+		{"max_bytes", want.Name != Artifacts && limited(have.MaxBytes, want.MaxBytes)}, // see LimitArtifacts
 		{"max_msg_size", limited(int64(have.MaxMsgSize), int64(want.MaxMsgSize))},
 		{"max_msgs_per_subject", max(have.MaxMsgsPerSubject, 0) != want.MaxMsgsPerSubject},
 		{"discard", want.MaxMsgsPerSubject > 0 && have.Discard != want.Discard}, // compared only if messages per subject are limited

@@ -2,6 +2,9 @@ package bus_test
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,33 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
+
+// TestStreamsBeginAsTheSchemaSays compares the subjects of the streams with
+// schemas/subjects.json: each stream has one family, and each family with a stream its own.
+func TestStreamsBeginAsTheSchemaSays(t *testing.T) {
+	raw, err := os.ReadFile("../../schemas/subjects.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Subjects []struct{ Head, Stream string }
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	want, got := map[string]string{}, map[string]string{}
+	for _, s := range doc.Subjects {
+		if s.Stream != "" {
+			want[s.Stream] = s.Head + ".>"
+		}
+	}
+	for _, s := range bus.Streams(1) {
+		got[s.Name] = strings.Join(s.Subjects, " ")
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the streams have %v, the schema says %v", got, want)
+	}
+}
 
 // TestExistingStreams shows that Provision rejects an existing stream with a setting that
 // loses or rejects messages, with an error that names the setting, and that it accepts

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
@@ -166,7 +167,7 @@ func (c *config) mesh(decls []Declaration) {
 			c.line("      { service: %q, accounts: [MIRROR], response_type: stream }", "$JS.API.CONSUMER.CREATE."+origin)
 		}
 		c.line("      { service: %q, accounts: [MIRROR], response_type: stream }", "$JS.FC.>")
-		c.line("      { stream: %q, accounts: [MIRROR] }", mirrorDeliver+".>")
+		c.line("      { stream: %q, accounts: [MIRROR] }", everyOf(contract.SubjectMirror))
 	}
 	c.line("    ]")
 	c.line("  }")
@@ -216,7 +217,7 @@ func (c *config) mirror() {
 		}
 	}
 	c.line("      { service: { account: MESH, subject: %q } }", "$JS.FC.>")
-	c.line("      { stream: { account: MESH, subject: %q } }", mirrorDeliver+".>")
+	c.line("      { stream: { account: MESH, subject: %q } }", everyOf(contract.SubjectMirror))
 	c.line("    ]")
 	c.line("  }")
 }
@@ -257,8 +258,8 @@ func grants(d *Declaration) []grant {
 	g := []grant{
 		{subject: Filter{Service: d.Service}.String()},
 		{subject: TransientFilter(d.Service)},
-		{subject: "slot." + d.Service + ".*"},
-		{subject: "blob.>"},
+		{subject: slotSubject(d.Service, "*")},
+		{subject: everyOf(contract.SubjectBlob)},
 		{subject: SyncSubject},
 		{subject: "$JS.API.DIRECT.GET." + Events, streamed: true},
 		{subject: "$JS.API.DIRECT.GET." + Blobs, streamed: true},
@@ -270,7 +271,7 @@ func grants(d *Declaration) []grant {
 		{subject: "$JS.API.STREAM.INFO." + Transient},
 	}
 	if d.Logs {
-		g = append(g, grant{subject: "log.>"})
+		g = append(g, grant{subject: everyOf(contract.SubjectLog)})
 	}
 	snapshots := slices.Contains(services.Snapshots(), d.Service)
 	if snapshots {
@@ -280,7 +281,7 @@ func grants(d *Declaration) []grant {
 		g = append(g, grant{subject: "$JS.API.DIRECT.GET." + Checkpoints, streamed: true}, grant{subject: "$JS.API.DIRECT.GET." + Snapshots, streamed: true})
 	}
 	if d.Caches {
-		g = append(g, grant{subject: "cache.>"}, grant{subject: "$JS.API.DIRECT.GET." + Cache})
+		g = append(g, grant{subject: everyOf(contract.SubjectCache)}, grant{subject: "$JS.API.DIRECT.GET." + Cache})
 	}
 	if d.Artifacts {
 		g = append(g, grant{subject: ArtifactFilter(d.Service)}, grant{subject: "$JS.API.DIRECT.GET." + Artifacts, streamed: true},

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 )
 
 // Slot is an instance's lease of its name. The message of the lease contains the
@@ -56,7 +56,7 @@ func AcquireSlot(ctx context.Context, c *Conn, d *Declaration) (*Slot, error) {
 	nonce, seen, running := rand.Text(), make([]uint64, d.Slots), make([]string, d.Slots)
 	for {
 		for n := 1; n <= d.Slots; n++ {
-			s := &Slot{Instance: d.Instance(n), conn: c, subject: fmt.Sprintf("slot.%s.%d", d.Service, n)}
+			s := &Slot{Instance: d.Instance(n), conn: c, subject: slotSubject(d.Service, strconv.Itoa(n))}
 			s.lease = fmt.Sprintf("%s %s %s", s.Instance, nonce, place())
 			err := s.take(ctx)
 			if err == nil {
@@ -178,32 +178,18 @@ func (s *Slot) Keep(ctx context.Context) error {
 }
 
 // Live returns the instances of a service whose lease of a slot is stored: it has
-// neither expired nor been freed. They are in the order of their slots.
+// neither expired nor been freed. They are in the order of their slots. The process of an
+// instance may have died up to SlotTTL ago.
 func Live(ctx context.Context, c *Conn, service string) ([]string, error) {
-	var names [maxSlots]string
-	slots, each := errgroup.WithContext(ctx) // at once, since every query waits for them
-	for n := range names {
-		slots.Go(func() error {
-			m, err := c.Get(each, Slots, map[string]any{"last_by_subj": fmt.Sprintf("slot.%s.%d", service, n+1)})
-			if errors.Is(err, ErrNotFound) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if name, _, ok := strings.Cut(string(m.Data), " "); ok {
-				names[n] = name
-			}
-			return nil
-		})
+	leases, err := liveLeases(ctx, c, service)
+	names := make([]string, len(leases))
+	for i, l := range leases {
+		names[i] = l.Instance()
 	}
-	if err := slots.Wait(); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(names[:], func(name string) bool { return name == "" }), nil
+	return names, err
 }
 
-// maxSlots is the number of slots that Live checks. No service may declare more.
+// maxSlots is the number of slots that liveLeases reads. No service may declare more.
 const maxSlots = 8
 
 // conflict reports whether an append failed because its expected sequence is not the

@@ -81,3 +81,65 @@ func TestSlotAfterCrash(t *testing.T) {
 		t.Errorf("the next instance beside one that runs and one that died: %v, %v", s, err)
 	}
 }
+
+// TestLease shows that a lease is read as renewed if its process has renewed it, and as ended
+// if the process has freed it or has died; in the second case also after another process has
+// taken the slot. Running returns nil before an instance has started, and the lease of a
+// running instance beside that of one that has died.
+func TestLease(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{once, twice})
+	c := b.Connect(t, twice.Service)
+	running := func() *bus.Lease {
+		t.Helper()
+		l, err := bus.Running(t.Context(), c, twice.Service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	if l := running(); l != nil {
+		t.Fatalf("%s runs before it has started", l.Instance())
+	}
+	if _, _, err := acquire(t, b, twice, false); err != nil {
+		t.Fatal(err)
+	}
+	dead := running()
+	if renewed, ended, err := dead.Read(t.Context()); dead.Instance() != "twice-1" || renewed || ended || err != nil {
+		t.Fatalf("%s: renewed %v, ended %v, %v", dead.Instance(), renewed, ended, err)
+	}
+	second, _, err := acquire(t, b, twice, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	kept := make(chan error, 1)
+	go func() { kept <- second.Keep(ctx) }()
+	for ended := false; !ended; {
+		time.Sleep(dead.Left())
+		var renewed bool
+		if renewed, ended, err = dead.Read(t.Context()); renewed || err != nil {
+			t.Fatalf("the lease of a dead process: renewed %v, %v", renewed, err)
+		}
+	}
+	l := running()
+	if l.Instance() != "twice-2" {
+		t.Fatalf("%s runs, want twice-2", l.Instance())
+	}
+	time.Sleep(l.Left())
+	if renewed, ended, err := l.Read(t.Context()); !renewed || ended || err != nil {
+		t.Errorf("the lease of a running process: renewed %v, ended %v, %v", renewed, ended, err)
+	}
+	if _, _, err := acquire(t, b, twice, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, ended, err := dead.Read(t.Context()); !ended || err != nil || running().Instance() != "twice-1" {
+		t.Errorf("after another process took the slot: ended %v, %v", ended, err)
+	}
+	stop()
+	if err := <-kept; err != nil {
+		t.Fatal(err)
+	}
+	if _, ended, err := l.Read(t.Context()); !ended || err != nil {
+		t.Errorf("a freed lease: ended %v, %v", ended, err)
+	}
+}

@@ -41,15 +41,11 @@ const (
 // mirrorOf maps the name of a mirror to the name of the stream that it copies.
 var mirrorOf = map[string]string{MirrorEvents: Events, MirrorCheckpoints: Checkpoints}
 
-// mirrorDeliver is the subject prefix under which the server delivers messages to
-// mirrors.
-const mirrorDeliver = "mirror.deliver"
-
 // MaxMessage is the maximum size of a message in bytes, which the server enforces.
 const MaxMessage = 1 << 20
 
 // APIPrefix is the prefix of the JetStream API in a service's account.
-const APIPrefix = "mesh.API"
+const APIPrefix = contract.SubjectAPI
 
 // Declaration declares the streams and consumers that one service uses, and its rights.
 type Declaration struct {
@@ -106,9 +102,9 @@ func (d *Declaration) Instance(n int) string {
 	return fmt.Sprintf("%s%d", p, n)
 }
 
-// Mailbox is the name of the reader with which an instance receives the messages to it
+// TransientReader is the name of the reader with which an instance receives the messages to it
 // on TRANSIENT. Every instance has it.
-const Mailbox = "mailbox"
+const TransientReader = "mailbox"
 
 // Trust is the reader of the events of provision, which include the events that publish
 // and revoke keys, and of the events by which policy creates and changes tenants. Every
@@ -145,7 +141,7 @@ func FreezeFilters() []string {
 
 // readers returns the declared readers and the readers that every instance has.
 func (d *Declaration) readers() []Reader {
-	return append([]Reader{{Name: Mailbox, Stream: Transient, Filters: []string{"tmp.*.*.{instance}.>"}}, Trust}, d.Readers...)
+	return append([]Reader{{Name: TransientReader, Stream: Transient, Filters: []string{contract.SubjectTransient + ".*.*.{instance}.>"}}, Trust}, d.Readers...)
 }
 
 // Consumer returns the name of the consumer of an instance's reader.

@@ -280,8 +280,9 @@ func (t Tools) Digest() string {
 	return o.digest
 }
 
-// Lookup returns the tool of a kind and the digest of its document, or nil and "none".
-// A kind that is not registered has the tool of its clientkind.Family. The caller must not change the tool.
+// Lookup returns the tool of a kind and the digest of its document, or nil and "none". A kind
+// that is not registered has the tool of its clientkind.Family. The caller must not change the
+// returned tool.
 func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -295,11 +296,11 @@ func (c *Catalog) Lookup(kind string) (t *contract.Tool, digest string) {
 	return &e.tool, e.digest
 }
 
-// Register records tools as the complete list of an executor's tools, in the cell that
-// at returns. It appends an event for each new, changed and removed tool, and none for
-// an unchanged one, so it may be repeated. While the ledger is unavailable, Register
-// tries again until ctx ends; it then returns the error of ctx. After an error, some of
-// the events may be stored.
+// Register records tools as the complete list of an executor's tools, in the cell that at
+// returns. It appends an event for each new, changed and removed tool, and none for an
+// unchanged one, so it may be repeated. While the ledger is unavailable, Register tries
+// again until ctx ends; it then returns the error of ctx. It returns any other error at
+// once. After an error, some of the events may be stored.
 func Register(ctx context.Context, m *emit.Emitter, at func(context.Context) (handle.Cell, error), service string, tools []contract.Tool) error {
 	return eventlog.Retry(ctx, func() error { return registerAll(ctx, m, at, service, tools) })
 }
@@ -329,7 +330,7 @@ func registerAll(ctx context.Context, m *emit.Emitter, at func(context.Context) 
 	}
 	slices.SortFunc(events, func(a, b handle.Stored) int { return cmp.Compare(a.Seq, b.Seq) })
 	for _, e := range events {
-		if err := have.Apply(e.Tenant, e.Event); err != nil { // each is in the tenant that was the cell's
+		if err := have.Apply(e.Tenant, e.Event); err != nil { // the event was stored in the tenant that was the cell's at that time; see History
 			return err
 		}
 	}

@@ -169,10 +169,10 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// TestOpened checks that a View treats the tenant of the first published key as the
-// cell's until the cell is opened, that the tools of that tenant remain in the View then,
-// and that tools are registered in contract.CellTenant only from then on. A cell_opened
-// that no root key signed has no effect.
+// TestOpened checks that a View treats the tenant of the first published key as the cell's
+// until the cell is opened, that the tools of that tenant remain in the View after that,
+// and that from then on only registrations in contract.CellTenant have an effect. A
+// cell_opened that no root key signed has no effect.
 func TestOpened(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {
@@ -200,7 +200,13 @@ func TestOpened(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	do(cell, "session-runner", contract.EventToolRegistered, contract.Bytes(&x)) // before the first key
+	if v.Tenant() != "" {
+		t.Error("a tenant before the first key:", v.Tenant())
+	}
 	do(cell, "provision", contract.EventKeyPublished, nil)
+	if v.Tenant() != cell {
+		t.Error("the tenant of the mesh's own events before the opening:", v.Tenant())
+	}
 	do(cell, "session-runner", contract.EventToolRegistered, contract.Bytes(&a))
 	do("u", "session-runner", contract.EventToolRegistered, contract.Bytes(&x))
 	opened := &contract.CellOpened{Cell: contract.CellTenant, Log: cell, SignerKID: root.KID, Tenant: cell}
@@ -213,8 +219,8 @@ func TestOpened(t *testing.T) {
 	do(cell, "provision", contract.EventCellOpened, contract.Bytes(opened))
 	do(cell, "session-runner", contract.EventToolRegistered, contract.Bytes(&x))
 	do(contract.CellTenant, "session-runner", contract.EventToolRegistered, contract.Bytes(&b))
-	if kinds() != "tool.a tool.b" {
-		t.Error("wrong kinds after the cell was opened:", kinds())
+	if kinds() != "tool.a tool.b" || v.Tenant() != contract.CellTenant {
+		t.Error("wrong kinds after the cell was opened:", kinds(), v.Tenant())
 	}
 	do(contract.CellTenant, "session-runner", contract.EventToolRetired, contract.Bytes(&a))
 	if kinds() != "tool.b" {
@@ -284,8 +290,8 @@ func TestRegister(t *testing.T) {
 }
 
 // TestRegisterOpened checks that the registry of the original tenant is continued after
-// cell_opened: an unchanged tool is not registered again, and a removed one is retired,
-// both in the cell's tenant.
+// cell_opened: an unchanged tool is not registered again, and a removed one is retired in
+// the cell's tenant.
 func TestRegisterOpened(t *testing.T) {
 	log := &memlog.Log{}
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "session-runner/session-runner-1", Now: time.Now}

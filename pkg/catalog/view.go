@@ -36,3 +36,7 @@ func (v *View) Apply(e *contract.Event) error {
 	}
 	return nil
 }
+
+// Tenant returns the tenant of the mesh's own events, according to the events applied so far,
+// or "" before the first key. Like Apply, it must be called by one goroutine at a time.
+func (v *View) Tenant() string { return v.cell.Tenant() }

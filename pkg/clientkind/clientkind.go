@@ -29,9 +29,9 @@ const (
 	mcpPrefix = mcp + "."
 )
 
-// MCP returns the kind of the calls of a tool of an MCP server. Bytes of the names that
-// are not letters, digits, "_" or "-" are replaced by "_", so different tools may have the
-// same kind; the args contain the exact names.
+// MCP returns the kind of the calls of a tool of an MCP server. Characters of the names that are
+// not ASCII letters, digits, "_" or "-" are replaced by "_", as is an empty name, so different
+// tools may have the same kind; the args contain the exact names.
 func MCP(server, tool string) string { return mcpPrefix + token(server) + "." + token(tool) }
 
 func token(s string) string {
@@ -90,7 +90,7 @@ var declared = []struct{ kind, class, description, required, properties string }
 // outcome is the schema of the outputs that hooks report. The member released
 // is set in the output of a call that was proposed without the intention to
 // report its outcome.
-const outcome = `{"type":"object","additionalProperties":false,"properties":{"bytes":{"type":"integer"},"content":{},"files":{"type":"array","items":{"type":"object","additionalProperties":false,"required":["path"],"properties":{"after":{"type":"string"},"before":{"type":"string"},"path":{"type":"string"}}}},"input_digest":{"type":"string"},"output_digest":{"type":"string"},"ran_digest":{"type":"string"},"released":{"const":true}}}`
+const outcome = `{"type":"object","additionalProperties":false,"properties":{"bytes":{"type":"integer"},"content":{},"files":{"type":"array","items":{"type":"object","additionalProperties":false,"required":["path"],"properties":{"after":{"type":"string"},"after_text":{"type":"string"},"before":{"type":"string"},"before_text":{"type":"string"},"path":{"type":"string"},"stated":{"type":"boolean"}}}},"input_digest":{"type":"string"},"output_digest":{"type":"string"},"ran_digest":{"type":"string"},"released":{"const":true}}}`
 
 // Tools returns the tools of the kinds, for the executor that registers them. The caller
 // owns the slice.

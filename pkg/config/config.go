@@ -27,6 +27,7 @@ type Config struct {
 	Reload        Reload        `json:"reload"`
 	Tracing       Tracing       `json:"tracing"`
 	NATS          NATS          `json:"nats"`
+	Artifacts     Artifacts     `json:"artifacts"`
 	Audit         Folder        `json:"audit"`
 	Gateway       Gateway       `json:"gateway"`
 	LLMRouter     LLMRouter     `json:"llm-router"`
@@ -64,6 +65,27 @@ type TLS struct {
 	Key  string `json:"key"`
 }
 
+// GatewayTLS is the section gateway/tls: the certificate of the gateway, and how it treats the
+// certificates of clients.
+type GatewayTLS struct {
+	Cert               string `json:"cert"`
+	Key                string `json:"key"`
+	ClientCA           string `json:"client_ca"`
+	ClientCertificates string `json:"client_certificates"`
+}
+
+// ACME is the section gateway/acme: the authority from which the gateway obtains its certificate.
+// Without domains there is none.
+type ACME struct {
+	Domains    []string `json:"domains"`
+	Email      string   `json:"email"`
+	Directory  string   `json:"directory"`
+	CA         string   `json:"ca"`
+	Storage    string   `json:"storage"`
+	Challenge  string   `json:"challenge"`
+	HTTPListen string   `json:"http_listen"`
+}
+
 // NATS is the section nats: the settings of the NATS server and of the connections to
 // it.
 type NATS struct {
@@ -74,6 +96,24 @@ type NATS struct {
 	Mirror   bool   `json:"mirror"`
 	Replicas int    `json:"replicas"`
 	MaxStore Size   `json:"max_store"`
+
+	MaxArtifacts Size `json:"max_artifacts"`
+}
+
+// Artifacts is the section artifacts: where the content of artifacts is stored.
+type Artifacts struct {
+	S3 S3 `json:"s3"`
+}
+
+// S3 is the section artifacts/s3: a bucket of an S3 endpoint. Without an endpoint, the
+// stream ARTIFACTS stores artifacts.
+type S3 struct {
+	Endpoint    string `json:"endpoint"`
+	Bucket      string `json:"bucket"`
+	Region      string `json:"region"`
+	CA          string `json:"ca"`
+	Credentials Secret `json:"credentials"`
+	Collector   Secret `json:"collector"`
 }
 
 // Folder is the section of a service whose only setting is its state folder.
@@ -83,13 +123,28 @@ type Folder struct {
 
 // Gateway is the section of the gateway service.
 type Gateway struct {
-	Listen          string   `json:"listen"`
-	AddressFile     string   `json:"address_file"`
-	TLS             TLS      `json:"tls"`
-	Capture         string   `json:"capture"`
-	ApprovalWebhook string   `json:"approval_webhook"`
-	JobWebhook      string   `json:"job_webhook"`
-	Expect          []string `json:"expect"`
+	Listen          string     `json:"listen"`
+	AddressFile     string     `json:"address_file"`
+	TLS             GatewayTLS `json:"tls"`
+	ACME            ACME       `json:"acme"`
+	Capture         string     `json:"capture"`
+	ApprovalPage    string     `json:"approval_page"`
+	ApprovalWebhook string     `json:"approval_webhook"`
+	JobWebhook      string     `json:"job_webhook"`
+	PublicURL       string     `json:"public_url"`
+	OIDC            OIDC       `json:"oidc"`
+	Expect          []string   `json:"expect"`
+}
+
+// OIDC is the section gateway/oidc: the identity provider at which persons log in.
+type OIDC struct {
+	Issuer       string   `json:"issuer"`
+	ClientID     string   `json:"client_id"`
+	ClientSecret Secret   `json:"client_secret"`
+	Scopes       []string `json:"scopes"`
+	Groups       string   `json:"groups"`
+	CA           string   `json:"ca"`
+	Hosts        []string `json:"hosts"`
 }
 
 // LLMRouter is the section of the llm-router service.
@@ -99,7 +154,8 @@ type LLMRouter struct {
 
 // Policy is the section of the policy service.
 type Policy struct {
-	Bundles []string `json:"bundles"`
+	Bundles       []string `json:"bundles"`
+	BundleServers []string `json:"bundle_servers"`
 }
 
 // EgressBroker is the section of the egress-broker service.
@@ -115,6 +171,7 @@ type SessionRunner struct {
 	Containerd string   `json:"containerd"`
 	FIFO       string   `json:"fifo"`
 	Images     string   `json:"images"`
+	PackKeys   []string `json:"pack_keys"`
 	Noop       bool     `json:"noop"`
 	State      string   `json:"state"`
 	Warm       int      `json:"warm"`
@@ -129,6 +186,11 @@ type SessionRunner struct {
 		Max       int      `json:"max"`
 		PerTenant int      `json:"per_tenant"`
 		Hosts     []string `json:"hosts"`
+		GitSecret string   `json:"git_secret"`
+
+		ModelURL    string `json:"model_url"`
+		ModelSecret string `json:"model_secret"`
+		ModelHeader string `json:"model_header"`
 	} `json:"sandboxes"`
 }
 

@@ -128,7 +128,7 @@ llm-router:
 	dir := filepath.Dir(file)
 	c := l.Config
 	if time.Duration(c.Reload.Interval) != 90*time.Second || c.NATS.MaxStore != 64<<20 || !c.NATS.Mirror || c.Log.Level != "info" ||
-		c.Gateway.Listen != ":0" || c.Gateway.TLS != (TLS{filepath.Join(dir, "c.pem"), "/k.pem"}) || c.Policy.Bundles[0] != filepath.Join(dir, "a.rego") || c.Policy.Bundles[1] != "/b.tar.gz" ||
+		c.Gateway.Listen != ":0" || c.Gateway.TLS != (GatewayTLS{filepath.Join(dir, "c.pem"), "/k.pem", "", "off"}) || c.Policy.Bundles[0] != filepath.Join(dir, "a.rego") || c.Policy.Bundles[1] != "/b.tar.gz" ||
 		c.SessionRunner.Containerd != "auto" || c.SessionRunner.Packs != filepath.Join(dir, "packs") || c.VaultBroker.KEK.File != filepath.Join(dir, "kek") ||
 		string(c.LLMRouter.Document.Inline) != `{"providers":[{"name":"x"}]}` {
 		t.Errorf("%+v", c)
@@ -193,8 +193,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotShown shows that listings contain a secret's place alone, and neither the
-// user nor the path and query of a private URL.
+// TestSecretsAreNotShown shows that listings contain the path of a secret's file and not the
+// secret, and neither the user nor the path and query of a private URL.
 func TestSecretsAreNotShown(t *testing.T) {
 	file := write(t, "gateway: {approval_webhook: 'https://user:hush@chat.example/hooks/hush?t=hush'}")
 	l, err := Load(Source{Program: Up, File: file, Getenv: func(k string) string { return map[string]string{"BINNACLE_VAULT_KEK_FILE": "/run/kek"}[k] }})

@@ -2,7 +2,7 @@ package config
 
 import "fmt"
 
-// renamed is a member that another one has replaced.
+// renamed is a former member, or a former variable of a member, with its replacement.
 type renamed struct {
 	pointer, variable string // of the former member
 	now               string // pointer of its replacement

@@ -63,8 +63,8 @@ const (
 	small = 64
 )
 
-// newPool returns a pool with limit places for the messages of w. The window holds at
-// most half of w.MaxAckPending messages.
+// newPool returns a pool with limit places for the messages of w. The window holds at most
+// maxWindow messages, and at most half of w.MaxAckPending.
 func newPool(w bus.Work, limit int, process func(context.Context, *Delivery)) *pool {
 	p := &pool{process: process, filters: w.Filters, every: w.AckWait / 3, limit: limit, window: min(maxWindow, w.MaxAckPending/2),
 		idle: make(chan message), freed: make(chan struct{}, 1), seen: map[string]time.Time{}}
@@ -166,10 +166,10 @@ func (p *pool) admit(ctx context.Context, m message) bool {
 	return true
 }
 
-// backlog reports whether a message that has no place should wait in the window: several
-// tenants were seen lately, and the window is in use already, or places are free for
-// other tenants, or the server has more messages than the pool has places. p.mu must be
-// held.
+// backlog reports whether a message that has no place should wait in the window. Several
+// tenants must have been seen lately. In addition, messages must wait in the window
+// already, or places must be free for other tenants, or the server must have more messages
+// than the pool has places. p.mu must be held.
 func (p *pool) backlog(m message) bool {
 	if !p.present(p.last, func(string) bool { return true }) {
 		return false
@@ -200,9 +200,10 @@ func (p *pool) start(ctx context.Context, m message) {
 	}
 }
 
-// done releases the place of a message that took the given time. Unless ctx has ended, it
-// gives free places to the messages in the window that may have one. It returns the first
-// of them, for the caller to process; ok is false if there is none.
+// done releases the place of m. took is the time for which m was processed; it counts only if m
+// was in the window. Unless ctx has ended, done gives free places to the messages in the window
+// that may have one. It returns the first of them, for the caller to process; ok is false if
+// there is none.
 func (p *pool) done(ctx context.Context, m message, took time.Duration) (first message, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

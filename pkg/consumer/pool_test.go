@@ -135,8 +135,8 @@ func TestWindow(t *testing.T) {
 }
 
 // TestOneTenant shows that the window is not used while there is one tenant, whatever its
-// backlog, so that this process holds no more messages than it has places. The window is
-// not used either if another tenant was seen long ago, or if the server has fewer further
+// backlog: a message for which there is no place waits in take. The window is not used
+// either if another tenant was last seen long ago, or if the server has fewer further
 // messages than the pool has places.
 func TestOneTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -184,9 +184,9 @@ func TestOneTenant(t *testing.T) {
 	})
 }
 
-// TestQuarter shows that a tenant with many long calls leaves a quarter of a small pool
-// to a tenant that was seen lately, that the other tenant's message starts at once, and
-// that one tenant may use all places when no other has been seen for long.
+// TestQuarter shows that a tenant with many long calls leaves a quarter of a small pool to
+// a tenant that was seen lately, that the other tenant's message starts at once, and that
+// one tenant may use all places when no other has been seen for a long time.
 func TestQuarter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -217,7 +217,7 @@ func TestQuarter(t *testing.T) {
 }
 
 // TestDuration shows that a tenant whose calls take ten times as long as another's gets at
-// most a quarter as many while both have backlogs.
+// most a quarter as many calls processed while both have backlogs.
 func TestDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

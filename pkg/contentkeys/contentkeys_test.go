@@ -2,13 +2,19 @@ package contentkeys
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
 // TestRing checks that cached keys are used without another query until they expire,
@@ -71,5 +77,56 @@ func TestTenants(t *testing.T) {
 	}
 	if fetched["a"] != 1 || fetched["b"] != 1 {
 		t.Errorf("queries: %v", fetched)
+	}
+}
+
+// frame is a response of one frame.
+type frame struct{ data []byte }
+
+func (f frame) Next(context.Context) (transient.Frame, error) {
+	return transient.Frame{Data: f.data}, nil
+}
+func (frame) Close() {}
+
+// TestQuery checks the current key of a valid response, and the errors for a response that was
+// sealed for another purpose, for one without keys, and for a query that fails.
+func TestQuery(t *testing.T) {
+	lost := errors.New("no vault-broker runs")
+	for name, x := range map[string]struct {
+		info, plain string
+		err         error // of the query
+		want        string
+	}{
+		"keys":        {Info, `{"current":"k1","keys":{"k1":"AQ=="}}`, nil, ""},
+		"another use": {"binnacle value", `{"current":"k1","keys":{"k1":"AQ=="}}`, nil, "cannot open"},
+		"no keys":     {Info, `[]`, nil, "unmarshal"},
+		"lost":        {Info, ``, lost, "content keys: vault-broker does not respond"},
+	} {
+		r := New(&rpc.Client{
+			Live: func(_ context.Context, service string) (rpc.Instance, error) {
+				return rpc.Instance{Name: service + "-1"}, nil
+			},
+			Send: func(_ context.Context, _, _, _ string, args any) (rpc.Frames, error) {
+				sealed, err := seal.To(args.(query.ContentKeysRequest).Recipient, x.info, []byte(x.plain))
+				if err != nil {
+					t.Fatal(err)
+				}
+				raw, err := json.Marshal(query.SealedKeys{Sealed: sealed})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return frame{raw}, x.err
+			},
+		})
+		id, key, err := r.Current(t.Context(), "t")
+		if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: %v, want %q", name, err, x.want)
+		}
+		if err == nil && (id != "k1" || string(key) != "\x01") {
+			t.Errorf("%s: %s %v", name, id, key)
+		}
+		if (x.err != nil) != errors.Is(err, lost) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -27,7 +27,7 @@ var allowed = map[string][]string{
 	"proofgraph":          {"fmt", "slices"},
 	"translog":            {"bytes", "crypto/sha256", "encoding/base64", "encoding/binary", "errors", "fmt", "math/bits", "slices", "strconv", "strings", "unicode/utf8"},
 	"trust":               {"cmp", "errors", "fmt", "slices", "strconv", "strings"},
-	"netrule":             {"errors", "fmt", "net/netip", "slices", "strconv", "strings"},
+	"netrule":             {"errors", "fmt", "net/netip", "slices", "strconv", "strings", "unicode/utf8"},
 	"query":               {"time"},
 	"evidence":            {"archive/tar", "bufio", "bytes", "compress/gzip", "crypto/sha256", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "hash", "io", "io/fs", "os", "path/filepath", "runtime", "slices", "strconv", "strings", "sync", "time"},
 	"cmd/binnacle-verify": {"encoding/json", "errors", "flag", "fmt", "io", "io/fs", "os", "strings"},

@@ -34,16 +34,13 @@ func (r *Request) Canonical(c *canon.Codec) {
 // Opened is the response to a request: the proxy of the call, or the reason for refusing it.
 type Opened struct {
 	Socket    string `json:"socket,omitempty"`    // path of the proxy's unix socket
-	Authority string `json:"authority,omitempty"` // certificate of the authority that the call's program must trust, in PEM
+	Authority string `json:"authority,omitempty"` // CA certificate that the call's program must trust, in PEM
 	Refused   string `json:"refused,omitempty"`
 }
 
-// inboxPrefix is the prefix of the ids of inboxes for responses.
-const inboxPrefix = "egress"
-
 // ValidInbox reports whether id is a valid id of an inbox for a response.
 func ValidInbox(id string) bool {
-	return strings.HasPrefix(id, inboxPrefix+"-") && len(id) <= 64 && contract.Token(id)
+	return strings.HasPrefix(id, contract.IDEgressInbox) && len(id) <= 64 && contract.Token(id)
 }
 
 // again is the time after which a request without a response is repeated for the first
@@ -53,14 +50,14 @@ const again = 5 * time.Second
 // within is the time after which Open fails without a response.
 const within = 20 * time.Second
 
-// Open requests the proxy of a started call, and returns it. It records the request on the
-// ledger first. It returns an error if the broker refuses the request, or if no response
-// arrives within 20 seconds or until ctx ends.
-func Open(ctx context.Context, m *emit.Emitter, box *transient.Box, instance string, started *contract.Event) (Opened, error) {
+// Open requests the proxy of a started call, and returns it. It records the request on the ledger
+// first. It returns an error if the request cannot be recorded, if the broker refuses it or its
+// response is malformed, or if no response arrives within 20 seconds or until ctx ends.
+func Open(ctx context.Context, m *emit.Emitter, transport *transient.Transport, instance string, started *contract.Event) (Opened, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	req := Request{CallID: started.CallID, Inbox: emit.NewID(inboxPrefix), To: instance}
-	in := box.Open(req.Inbox, services.EgressBroker) // before the request, because frames for an id that is not open are dropped
+	req := Request{CallID: started.CallID, Inbox: emit.NewID(contract.IDEgressInbox), To: instance}
+	in := transport.Open(req.Inbox, services.EgressBroker) // before the request, because frames for an id that is not open are dropped
 	defer in.Close()
 	for wait := again; ; wait *= 2 {
 		if _, err := m.Append(ctx, m.New(contract.EventEgressRequested, started.Session, contract.Bytes(&req), started)); err != nil {

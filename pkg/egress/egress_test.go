@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// TestOpened checks which responses of the egress-broker describe a proxy, and
-// the errors for the others.
+// TestOpened checks which responses of the egress-broker describe a proxy, and the errors for
+// other responses.
 func TestOpened(t *testing.T) {
 	for data, want := range map[string]string{ // part of the error; "" = none
 		`{"socket":"/run/s.sock","authority":"PEM"}`: "", `{"refused":"the call has ended"}`: "the call has ended", `{"refused":"full","socket":"/run/s.sock"}`: "full",
@@ -30,7 +30,7 @@ func TestOpened(t *testing.T) {
 // TestValidInbox checks which ids are those of an inbox for a response.
 func TestValidInbox(t *testing.T) {
 	for id, want := range map[string]bool{
-		emit.NewID(inboxPrefix): true, "egress-1": true, "egress": false, "egress1": false, "secret-1": false, "egress-a.b": false, "egress-*": false, "": false,
+		emit.NewID(contract.IDEgressInbox): true, "egress-1": true, "egress": false, "egress1": false, "secret-1": false, "egress-a.b": false, "egress-*": false, "": false,
 		"egress-" + strings.Repeat("x", 64-len("egress-")): true, "egress-" + strings.Repeat("x", 65-len("egress-")): false,
 	} {
 		if ValidInbox(id) != want {

@@ -72,7 +72,7 @@ func (m *Emitter) Time() string { return contract.Time(m.Now()) }
 // and no caller. name is the event's name without the service, key the last token of its
 // subject. The event retains data without copying it.
 func (m *Emitter) New(name, key string, data []byte, cause *contract.Event) *contract.Event {
-	e := &contract.Event{ID: NewID("e"), Source: m.Source, Name: name, Version: contract.VersionOf(name), Key: key, Tenant: m.Tenant,
+	e := &contract.Event{ID: NewID(contract.IDEvent), Source: m.Source, Name: name, Version: contract.VersionOf(name), Key: key, Tenant: m.Tenant,
 		Actor: "-", Client: "-", Origin: "-", Data: data}
 	if cause != nil {
 		m.See(cause.Lamport)
@@ -96,5 +96,6 @@ func (m *Emitter) Append(ctx context.Context, e *contract.Event) (uint64, error)
 	return seq, err
 }
 
-// NewID returns a random id: prefix, "-", and 26 characters.
-func NewID(prefix string) string { return prefix + "-" + rand.Text() }
+// NewID returns a random id: prefix, which is a constant of package contract such as
+// contract.IDCall, and 26 characters.
+func NewID(prefix string) string { return prefix + rand.Text() }

@@ -114,7 +114,7 @@ func TestAppend(t *testing.T) {
 func TestNewID(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
-		id := NewID("e")
+		id := NewID(contract.IDEvent)
 		if !strings.HasPrefix(id, "e-") || len(id) != 28 || seen[id] || !contract.Token(id) {
 			t.Fatalf("id %q", id)
 		}

@@ -55,7 +55,7 @@ func TestFirstOf(t *testing.T) {
 	}
 }
 
-// unreadable is a ledger of which every scan fails.
+// unreadable is a ledger whose scans fail.
 type unreadable struct{ eventlog.Log }
 
 func (unreadable) Scan(context.Context, string, uint64) iter.Seq2[eventlog.Entry, error] {

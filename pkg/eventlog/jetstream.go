@@ -227,18 +227,18 @@ func (l JetStream) Scan(ctx context.Context, filter string, from uint64) iter.Se
 	}
 }
 
-// few is the maximum number of entries that sparse reads one by one, and of subjects
-// whose entries ends reads.
+// few is the maximum number of entries that sparse reads one by one, and the maximum number of
+// subjects for which the method ends reads entries.
 const few = 256
 
 // distant is the minimum sequence of the last match for which sparse reads by subject.
 const distant = 20_000
 
-// sparse yields the first entries that match filter: all of them if ends returns any,
-// and otherwise at most few, which it reads one by one. For a batch, the server would
-// search every block of the stream after the last match, and hold the subjects of each
-// in memory. next is the sequence from which the scan continues, or 0 if it has ended
-// because all entries were yielded or yield returned false.
+// sparse yields the first entries that match filter: all of them if the method ends returns
+// any, and otherwise as many as the constant few permits, which it reads one by one. For a
+// batch, the server would search every block of the stream after the last match, and hold the
+// subjects of each in memory. next is the sequence from which the scan continues, or 0 if it
+// has ended because all entries were yielded or yield returned false.
 func (l JetStream) sparse(ctx context.Context, filter string, yield func(Entry, error) bool) (next uint64, err error) {
 	last, err := l.Last(ctx, filter)
 	if errors.Is(err, ErrNotFound) {
@@ -284,11 +284,11 @@ func (l JetStream) next(ctx context.Context, filter string, seq uint64) (Entry, 
 	return l.get(ctx, l.Conn.Ledger.Open(), map[string]any{"seq": seq, "next_by_subj": filter})
 }
 
-// ends returns all entries that match filter, sorted, if no subject has more than two of
-// them: the first and the last entry of each subject, for which the server has an index.
-// It returns none if a subject has more, if more than few subjects match, if filter
-// selects events of every service, or if there are entries after those that were counted.
-// last is the sequence of the newest match.
+// ends returns all entries that match filter, sorted, if no subject has more than two of them:
+// the first and the last entry of each subject, for which the server has an index. It returns
+// none if a subject has more, if the number of subjects is greater than the constant few, if
+// filter selects events of every service, or if entries have been added since the subjects were
+// counted. last is the sequence of the newest match.
 func (l JetStream) ends(ctx context.Context, filter string, last uint64) (all []Entry, err error) {
 	if bus.ParseFilter(filter).Service == "" {
 		return nil, nil

@@ -91,7 +91,7 @@ func (s *lagging) fromReplica(m *nats.Msg) {
 }
 
 // TestLaggingReplica shows that Scan, First and Before find the newest entries although
-// every direct read is answered by a replica that lags. Scan requests little more from
+// every direct read is answered by a replica that may lag. Scan requests little more from
 // the leader than the entries that the replica lacks, and nothing if the stream has one
 // replica.
 func TestLaggingReplica(t *testing.T) {

@@ -15,11 +15,11 @@ import (
 const Disorder = 5 * time.Minute
 
 // Since returns a sequence from which a reader finds every event of time t or later, and
-// possibly some earlier ones, provided that no event is older by more than Disorder than
-// one with a lower sequence. On an empty ledger it returns 1. It is for reads for which
-// the time of an event is known, but not its sequence. It reads a number of events that
-// is logarithmic in the length of the ledger, and skips the entries before each of them
-// that are not events. It returns the errors of l except ErrNotFound.
+// possibly some earlier ones, provided that no event is older by more than Disorder than one
+// with a lower sequence. On an empty ledger it returns 1. It is for reads for which the time of
+// an event is known, but not its sequence. It reads a number of events that is logarithmic in
+// the length of the ledger, and skips entries that are not events. It returns the errors of l
+// except ErrNotFound.
 func Since(ctx context.Context, l Log, t time.Time) (uint64, error) {
 	newest, err := l.Last(ctx, Every)
 	if errors.Is(err, ErrNotFound) {

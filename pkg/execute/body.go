@@ -62,7 +62,7 @@ func (x *Executor) body(ctx context.Context, tenant, service, instance string, c
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
-	in, err := rpc.Bytes(ctx, (&rpc.Client{Box: x.Box}).In(tenant).To(instance), query.BodyQuery.Of(service), query.BodyRequest{CallID: c.ID})
+	in, err := rpc.Bytes(ctx, (&rpc.Client{Transport: x.Transport}).In(tenant).To(instance), query.BodyQuery.Of(service), query.BodyRequest{CallID: c.ID})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the body from the instance that proposed the call: %w", err)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestBodyStoredFirst shows that a handler receives a body that this process stored, and
-// that a body whose storing failed ends the call as a recorded failure: it is not received
-// from memory, and the call does not wait for ever.
+// TestBodyStoredFirst shows that a handler receives a body that this process stored. If storing
+// the body failed, the call is recorded as failed: the handler neither receives the body from
+// memory nor waits forever.
 func TestBodyStoredFirst(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{{Service: "judge", Slots: 1}})
 	for _, stores := range []bool{true, false} {
@@ -43,7 +43,7 @@ func TestBodyStoredFirst(t *testing.T) {
 			return Result{Status: contract.Succeeded}
 		}
 		d, m := tt.deliverBody("works", 1, &body)
-		tt.x.process(t.Context(), d)
+		tt.x.Process(t.Context(), d)
 		status, code := tt.outcome("works")
 		want, wantCode := contract.Succeeded, ""
 		if !stores {

@@ -73,10 +73,10 @@ func (c *cancels) has(k cancel, proposed string) (found, complete bool) {
 }
 
 // obey calls stop with errCancelled if the service that proposed the call has requested its
-// cancellation. It reads the ledger only if the call was proposed before the cancellations
-// that this process has received, such as a call that was approved after a restart. The
-// cost of that grows with the number of cancellations in the call's session. An error means
-// that the ledger could not be read.
+// cancellation. It reads the ledger only if the stored cancellations may be incomplete for the
+// call, for example because the call was proposed before this process started and approved
+// afterwards. The cost of that grows with the number of cancellations in the call's session. An
+// error means that the ledger could not be read.
 func (c *cancels) obey(ctx context.Context, log eventlog.Log, w *item, stop context.CancelCauseFunc) error {
 	e, proposer := w.event, proposerOf(w.a.Decision.Facts)
 	found, complete := c.has(cancel{callKey{e.Tenant, e.CallID}, proposer}, factOf(w.a.Decision.Facts, "proposed"))

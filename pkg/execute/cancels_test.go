@@ -61,12 +61,12 @@ func TestCancelledBefore(t *testing.T) {
 				want, code, times = contract.Cancelled, contract.CodeCancelled, 0
 			}
 			d, m := tt.deliver("one", 1)
-			tt.x.process(t.Context(), d)
+			tt.x.Process(t.Context(), d)
 			if status, got := tt.outcome("one"); ran != times || status != want || got != code || m.Settled != "ack" {
 				t.Errorf("run %d times, recorded %q %q, settled by %q", ran, status, got, m.Settled)
 			}
 			d, _ = tt.deliver("two", 1)
-			tt.x.process(t.Context(), d)
+			tt.x.Process(t.Context(), d)
 			if status, _ := tt.outcome("two"); status != contract.Succeeded {
 				t.Errorf("another call: %q", status)
 			}

@@ -20,7 +20,7 @@ import (
 // recorded as dead_lettered.
 const maxDeliver = 8
 
-// Errors of Executor.one that process handles specially: it terminates work that failed
+// Errors of Executor.one that Process handles specially: it terminates work that failed
 // with errPoison and delays work that failed with errRunning.
 var (
 	errPoison  = errors.New("not a work item")
@@ -43,9 +43,10 @@ var errLag = errors.New("the ledger has not been read up to the work yet")
 // the work, before the work is returned for redelivery.
 const tenantWait = 2 * time.Second
 
-// process handles one delivery and responds to the server: Ack if the work is done, Nak
-// to have it delivered again, or Term if it can never be done.
-func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
+// Process handles one delivery and responds to the server: Ack if the work is done, Nak
+// to have it delivered again, or Term if it can never be done. Run calls it; tests of a
+// service without a server call it in place of Run. It is safe for concurrent use.
+func (x *Executor) Process(ctx context.Context, d *consumer.Delivery) {
 	err := x.one(ctx, d)
 	switch {
 	case err == nil:
@@ -65,9 +66,9 @@ func (x *Executor) process(ctx context.Context, d *consumer.Delivery) {
 	}
 }
 
-// lagDelay returns the time until the next delivery of work that failed with errNoTenant
-// or errLag: it grows, so that maxDeliver deliveries take about a minute, with tenantWait
-// more for each, and most intents expire before the work counts as delivered too often.
+// lagDelay returns the time until the next delivery of work that failed with errNoTenant or
+// errLag: it grows, so that maxDeliver deliveries, each of which may wait for tenantWait, take
+// about a minute. Most intents expire before the work counts as delivered too often.
 func lagDelay(tries uint64) time.Duration {
 	return min(250*time.Millisecond<<min(tries, 6), 15*time.Second)
 }
@@ -104,7 +105,7 @@ func (x *Executor) open(d *consumer.Delivery) (*item, error) {
 
 // one processes one allowed event. It returns nil if the outcome is recorded, or if
 // there is nothing left to do because the call had an outcome already or policy ends it.
-// Otherwise it returns errRunning or errPoison for process, or an error after which the
+// Otherwise it returns errRunning or errPoison for Process, or an error after which the
 // work is to be delivered again.
 func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	w, err := x.open(d)
@@ -226,6 +227,9 @@ func (x *Executor) enter(call callKey, r running) bool {
 	defer x.mu.Unlock()
 	if _, ok := x.running[call]; ok {
 		return false
+	}
+	if x.running == nil {
+		x.running = map[callKey]running{}
 	}
 	x.running[call] = r
 	return true

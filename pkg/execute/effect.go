@@ -154,10 +154,10 @@ func interrupted(ctx context.Context, res *Result) {
 // workOf returns the Work of a call, without Args and Secrets, which run adds.
 func (x *Executor) workOf(claim *contract.Event, d *item) *Work {
 	a := &d.a
-	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Instance: x.Instance, Proposer: proposerOf(a.Decision.Facts)}
+	w := &Work{Event: claim, Call: &a.Call, Intent: a.Decision.Intent, Facts: a.Decision.Facts, Instance: x.Instance, Proposer: proposerOf(a.Decision.Facts), ToolDigest: a.Decision.ToolDigest}
 	w.Frame = func(data []byte) error {
 		w.frames++
-		return x.Box.In(claim.Tenant).Post(claim.Origin, a.Call.ID, w.frames, data)
+		return x.Transport.In(claim.Tenant).Post(claim.Origin, a.Call.ID, w.frames, data)
 	}
 	w.Fact = func(name string, data []byte) { w.facts = append(w.facts, x.fact(w, name, data)) }
 	// A body outside the object store is read only if the handler requests it.
@@ -235,7 +235,7 @@ func (x *Executor) named(ctx context.Context, w *Work, d *item) Result {
 	}
 	var err error
 	if w.Secrets, err = x.Secrets(ctx, w.Event, &d.a, d.seq, names); err != nil {
-		return Fail(refusal(err), "%v", err)
+		return Refused(err)
 	}
 	for name, v := range w.Secrets {
 		w.Hide(name, v)
@@ -243,13 +243,15 @@ func (x *Executor) named(ctx context.Context, w *Work, d *item) Result {
 	return Result{}
 }
 
-// refusal returns the error code for an error of Executor.Secrets.
-func refusal(err error) string {
+// Refused returns the result of a call that fails because of an error of Executor.Secrets or
+// Work.Secret.
+func Refused(err error) Result {
+	code := contract.EventSecretRefused
 	var coded interface{ RefusalCode() string }
 	if errors.As(err, &coded) {
-		return coded.RefusalCode()
+		code = coded.RefusalCode()
 	}
-	return contract.EventSecretRefused
+	return Fail(code, "%v", err)
 }
 
 // tool returns the document of the tool with the given kind, or nil if the service does

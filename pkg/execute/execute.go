@@ -1,9 +1,9 @@
 // Package execute is the only path to an effect, except for calls that callers execute
-// themselves; see package handout. For each allowed call it verifies the decision and
-// its intent, claims the call, runs the handler, commits the output, signs the receipt,
-// appends the outcome and acknowledges the work, in this order. A test fails if other
-// code consumes allowed_* events, except package handout and policy's expiry of calls
-// that do not start.
+// themselves; see package handout. For each allowed call it verifies the decision and its
+// intent, claims the call, runs the handler, commits the output, signs the receipt, appends the
+// outcome and acknowledges the work, in this order. A test fails if other code reads allowed_*
+// events, except package handout, policy's budget ledgers, and policy's expiry of calls that do
+// not start.
 package execute
 
 import (
@@ -42,6 +42,9 @@ type Work struct {
 	Secrets  map[string]string // values by name, of the secrets that the intent permits by name
 	Instance string
 	Proposer string // service that proposed the call
+
+	ToolDigest string // digest of the tool document that the decision is on
+
 	// Body returns the body that the caller sent in addition to the arguments, checked
 	// against its commitment. It returns an error if the call has no body, or if the
 	// body is not available within bodyWait.
@@ -107,18 +110,18 @@ type Secrets func(ctx context.Context, started *contract.Event, a *contract.Allo
 // call of a kind may be run again if no outcome of it was recorded; if it is nil, none
 // may.
 type Executor struct {
-	Service  string
-	Conn     *bus.Conn
-	Emit     *emit.Emitter
-	Recorder *outcome.Recorder
-	Keys     guard.KeyAt
-	Blobs    *blob.Store
-	Box      *transient.Box
-	Instance string
-	Handler  Handler
-	Secrets  Secrets
-	Limit    int             // maximum number of concurrent calls
-	Tools    []contract.Tool // tools that the executor offers; outputs must match their output schemas
+	Service   string
+	Conn      *bus.Conn
+	Emit      *emit.Emitter
+	Recorder  *outcome.Recorder
+	Keys      guard.KeyAt
+	Blobs     *blob.Store
+	Transport *transient.Transport
+	Instance  string
+	Handler   Handler
+	Secrets   Secrets
+	Limit     int             // maximum number of concurrent calls
+	Tools     []contract.Tool // tools that the executor offers; outputs must match their output schemas
 	// ToolOf returns the document of a tool that is not in Tools, or nil. It is for
 	// executors whose tools change while they run, and may be nil.
 	ToolOf    func(kind string) *contract.Tool
@@ -205,7 +208,6 @@ func (x *Executor) watchSuspensions(ctx context.Context) {
 // Run receives and executes work until ctx ends, then waits until running calls have
 // ended (see grace) and returns nil. It returns an error if freeze.State.Load fails.
 func (x *Executor) Run(ctx context.Context) error {
-	x.running = map[callKey]running{}
 	last, err := x.Conn.Tail(ctx, bus.Events)
 	if err != nil {
 		return nil // ctx ended
@@ -234,7 +236,7 @@ func (x *Executor) Run(ctx context.Context) error {
 			x.stop(errStopped, func(string) bool { return true })
 		}
 	})()
-	return consumer.Run(ctx, x.Conn, x.Service, bus.ExecutorWork(x.Service), x.Limit, x.process)
+	return consumer.Run(ctx, x.Conn, x.Service, bus.ExecutorWork(x.Service), x.Limit, x.Process)
 }
 
 // control processes an event of the control reader: a freeze, its end, a cancellation, or

@@ -13,11 +13,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// TestFenced shows that a call with draws from an allotment does not start before this
-// instance has read the ledger up to the work; that it is recorded as cancelled, with the
-// error code budget_fenced, and not run, if the allotment was closed before the work and
-// not if it was closed after it or another one was; and that a call without draws starts
-// at once.
+// TestFenced shows that a call with draws from an allotment does not start before this instance
+// has read the ledger up to the work; that it is recorded as cancelled, with the error code
+// budget_fenced, and not run, if its allotment was closed before the work; that it is run if its
+// allotment was closed after the work, or another allotment was closed; and that a call without
+// draws starts at once.
 func TestFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tt := newTenantsTest(t)

@@ -17,11 +17,11 @@ func New(env *run.Env, limit int, tools []contract.Tool, h Handler) *Executor {
 	env.ReportWork(w.Consumer(env.Service))
 	return &Executor{Service: env.Service, Conn: env.Conn, Emit: env.Emit, Recorder: env.Recorder(), Keys: env.Trust.At,
 		Tenants: env.Cell.Check, Changed: env.Cell.Changed, Cell: env.Cell.Now,
-		Blobs: env.Blobs, Box: env.Box, Instance: env.Instance, Handler: counted(env, h), Limit: limit, Tools: tools}
+		Blobs: env.Blobs, Transport: env.Transport, Instance: env.Instance, Handler: counted(env, h), Limit: limit, Tools: tools}
 }
 
-// counted returns a handler that calls h and, unless h panics, records the status of its
-// result and its duration in the instance's metrics.
+// counted returns a handler that calls h and, unless h panics or returns Result.Again, records
+// the status of its result and its duration in the instance's metrics.
 func counted(env *run.Env, h Handler) Handler {
 	return func(ctx context.Context, w *Work) Result {
 		began := time.Now()

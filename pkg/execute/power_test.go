@@ -43,7 +43,7 @@ func TestDurableFirst(t *testing.T) {
 				return Result{Status: contract.Succeeded}
 			}
 			d, m := tt.deliver("works", 1)
-			tt.x.process(t.Context(), d)
+			tt.x.Process(t.Context(), d)
 			status, code := tt.outcome("works")
 			if m.Settled != "ack" || status != c.status || code != c.code || (ran == 1) != (c.code == "") {
 				t.Errorf("settled by %q, run %d times, recorded %q %q", m.Settled, ran, status, code)

@@ -30,7 +30,7 @@ type tenantsTest struct {
 	key *sign.Key
 	x   *Executor
 
-	budget *guard.BudgetFact // of the facts of every call
+	budget *guard.BudgetFact // budget in the facts of every call
 }
 
 func newTenantsTest(t *testing.T) *tenantsTest {
@@ -95,13 +95,13 @@ func (tt *tenantsTest) outcome(tenant string) (status, code string) {
 	return rec.Effect.Status, rec.Effect.ErrorCode
 }
 
-// TestTenants shows that a call of a tenant that is not known is neither claimed nor run:
-// it is returned for redelivery, however often it was delivered, while the instance has
-// not read the ledger up to the call, and refused for good afterwards; that it runs if
-// the tenant's creation is read meanwhile; that a call of a suspended tenant is recorded
-// as cancelled, and not run; that another tenant's call runs; and that the first
-// maxDeliver deliveries of a call of a tenant that is not known take at least a minute,
-// with at most 15 s of delay between two.
+// TestTenants shows that a call of a tenant that is not known is neither claimed nor run: it is
+// returned for redelivery, even after more than maxDeliver deliveries, while the instance has
+// not read the ledger up to the call, and refused for good afterwards; that it runs if the
+// tenant's creation is read meanwhile; that a call of a suspended tenant is recorded as
+// cancelled, and not run; that another tenant's call runs; and that the first maxDeliver
+// deliveries of a call of a tenant that is not known take at least a minute, with at most 15 s
+// of delay between two.
 func TestTenants(t *testing.T) {
 	for _, c := range []struct {
 		tenant, settled, status, code string
@@ -132,7 +132,7 @@ func TestTenants(t *testing.T) {
 				return handle.Cell{}, nil
 			}
 			d, m := tt.deliver(c.tenant, c.tries)
-			tt.x.process(t.Context(), d)
+			tt.x.Process(t.Context(), d)
 			status, code := tt.outcome(c.tenant)
 			if m.Settled != c.settled || ran != c.ran || status != c.status || code != c.code || c.status == "" && tt.log.Size() > 0 {
 				t.Errorf("%s, delivery %d: settled by %q, run %d times, recorded %q %q, %d events", c.tenant, c.tries, m.Settled, ran, status, code, tt.log.Size())
@@ -178,7 +178,7 @@ func TestSuspendedMeanwhile(t *testing.T) {
 		go tt.x.watchSuspensions(ctx)
 		for _, tenant := range []string{"stopped", "done", "works"} {
 			d, _ := tt.deliver(tenant, 1)
-			go tt.x.process(ctx, d)
+			go tt.x.Process(ctx, d)
 		}
 		synctest.Wait()
 		suspended.Store(true)
@@ -198,8 +198,8 @@ func TestSuspendedMeanwhile(t *testing.T) {
 	})
 }
 
-// claiming is a log that calls hook once an event is stored, and then, as a server does,
-// returns the error of the context if it has ended meanwhile.
+// claiming is a log whose Append calls hook after it has appended the event, and then, as a
+// server does, returns the error of the context if it has ended meanwhile.
 type claiming struct {
 	*memlog.Log
 	hook func()
@@ -225,7 +225,7 @@ func TestSuspendedWhileClaiming(t *testing.T) {
 			}
 		}}
 		d, m := tt.deliver("stopped", 1)
-		tt.x.process(t.Context(), d)
+		tt.x.Process(t.Context(), d)
 		if status, code := tt.outcome("stopped"); m.Settled != "ack" || status != contract.Cancelled || code != contract.CodeTenantSuspended {
 			t.Errorf("settled by %q, recorded %q %q", m.Settled, status, code)
 		}

@@ -64,7 +64,7 @@ func (q *Queue[T]) Push(tenant, owner string, item T) {
 }
 
 // Charge sets the cost of a tenant's next items to the average of cost and their present
-// cost, but at least to 1. The items count as so many units of service, so that a tenant
+// cost, but at least to 1. Each item counts as that many units of service, so that a tenant
 // whose items take long is served less often. Charge has no effect if the queue stores
 // nothing about the tenant.
 func (q *Queue[T]) Charge(tenant string, cost int64) {

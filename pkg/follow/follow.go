@@ -51,9 +51,9 @@ type Follower struct {
 	// and less often while there are none, instead of receiving each one as it is
 	// stored; see Poll.
 	Every time.Duration
-	// Restart, if not nil, returns the sequence to continue from after a reconnection;
-	// after an error it is called again. It is for streams that do not survive a restart
-	// of the server.
+	// Restart, if not nil, returns the sequence to continue from after a reconnection, or
+	// when the stream is found to end before Position; after an error it is called again.
+	// It is for streams that do not survive a restart of the server.
 	Restart func(context.Context) (uint64, error)
 
 	filters  []string    // subject filters that select the entries to apply
@@ -67,6 +67,7 @@ type Follower struct {
 	once     sync.Once
 	epoch    uint64 // value of Conn.Epoch in the last round; used only by Run
 	failed   int    // consecutive rounds that failed to begin; used only by Run
+	anew     bool   // the stream ends before the position, so the next round calls Restart; used only by Run
 }
 
 // New returns a follower that reads with the consumer of the instance's reader r. apply
@@ -86,8 +87,8 @@ func (f *Follower) Ready() <-chan struct{} { return f.ready }
 // Position returns a stream sequence up to which every matching entry has been applied:
 // that of the last entry that was applied or, if the reader has a Cover, dropped, or a
 // later one if no entry between the two matches. It is 0 before Run, which first sets it
-// to one less than the sequence that it starts from. After a reconnection, Run sets it to
-// one less than the sequence that Restart returned, if Restart is not nil.
+// to one less than the sequence that it starts from. When Restart has returned a sequence,
+// Run sets it to one less than that.
 func (f *Follower) Position() uint64 { return f.position.Load() }
 
 // Pending returns the lag: the number of entries after Position that the consumer
@@ -98,6 +99,7 @@ func (f *Follower) Pending() uint64 { return f.pending.Load() }
 var (
 	errGap         = errors.New("gap in delivery")
 	errReconnected = errors.New("reconnected")
+	errRenumbered  = errors.New("the stream ends before the position of its reader")
 )
 
 // Run applies the matching entries at and after sequence from, until ctx ends or Apply
@@ -252,8 +254,8 @@ func (f *Follower) round(ctx context.Context) error {
 	return r.watch(ctx, reconnected)
 }
 
-// sealed applies the entries after the Follower's position that earlier volumes of the
-// ledger hold. It reads them without a consumer, because only the open volume has
+// sealed applies the matching entries after the Follower's position that earlier volumes of
+// the ledger hold. It reads them without a consumer, because only the open volume has
 // consumers. The error is that of the ledger, or an *applyError.
 func (f *Follower) sealed(ctx context.Context) error {
 	open := f.Conn.Ledger.Open()
@@ -277,9 +279,9 @@ func (f *Follower) sealed(ctx context.Context) error {
 	return nil
 }
 
-// begin resets the consumer to the entry after the last one applied or, after a
-// reconnection and if Restart is not nil, to the sequence that Restart returns. The
-// returned channel is closed at the next reconnection.
+// begin resets the consumer to the entry after the last one applied or, if Restart is not nil,
+// to the sequence that Restart returns after a reconnection, or if the stream ends before the
+// position. The returned channel is closed at the next reconnection.
 func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct{}, error) {
 	// Requests that are sent while the bus is being provisioned or elects a leader may
 	// get no response at all. The timeout therefore starts short, and doubles with each
@@ -288,14 +290,14 @@ func (f *Follower) begin(ctx context.Context) (jetstream.Consumer, <-chan struct
 	defer cancel()
 	f.failed++
 	epoch, reconnected := f.Conn.Epoch()
-	if f.Restart != nil && epoch != f.epoch {
+	if f.Restart != nil && (f.anew || epoch != f.epoch) {
 		from, err := f.Restart(setup)
 		if err != nil {
 			return nil, nil, err
 		}
 		f.position.Store(from - 1)
 	}
-	f.epoch = epoch
+	f.epoch, f.anew = epoch, false
 	if err := f.Conn.Reset(setup, f.Stream, f.Consumer, f.position.Load()+1); err != nil {
 		return nil, nil, err
 	}
@@ -376,7 +378,10 @@ func (r *reading) wait(ctx context.Context, reconnected <-chan struct{}) (broken
 	case <-r.quiet:
 		return false, r.f.settle(ctx)
 	case <-time.After(time.Second):
-		return r.stuck() || r.silent(ctx), nil
+		if r.stuck() {
+			return true, nil
+		}
+		return r.silent(ctx)
 	}
 }
 
@@ -582,9 +587,12 @@ const silence = 3 * time.Second
 // until it is reset again, and so may one that another instance has reset. If a search
 // finds no such entries and the follower is not ready, silent calls caught. Since most
 // silent consumers merely have nothing to deliver, r.patience doubles, up to a minute.
-func (r *reading) silent(ctx context.Context) bool {
+// The error is errRenumbered if the stream ends before the position and the follower has a
+// Restart. That happens if the stream was emptied before Run read the epoch of the connection,
+// or without a reconnection, so that begin has not called Restart.
+func (r *reading) silent(ctx context.Context) (bool, error) {
 	if !r.mu.TryLock() {
-		return false // Apply is under way
+		return false, nil // Apply is under way
 	}
 	quiet := !r.halted && time.Since(r.active) >= r.patience
 	if quiet {
@@ -593,28 +601,32 @@ func (r *reading) silent(ctx context.Context) bool {
 	}
 	r.mu.Unlock()
 	if !quiet {
-		return false
+		return false, nil
 	}
 	// The server visits each subject that matches the filters, so the search is not
 	// repeated while the stream has not grown.
 	end, err := r.f.Conn.LastSeq(ctx, r.f.Stream)
+	if err == nil && end < r.f.Position() && r.f.Restart != nil {
+		r.f.anew = true
+		return false, errRenumbered
+	}
 	if err != nil || end <= max(r.searched, r.f.Position()) {
-		return false
+		return false, nil
 	}
 	missed, err := r.f.missed(ctx, math.MaxUint64)
 	if err == nil && !missed {
 		r.searched = end
 		select {
 		case <-r.f.ready:
-		default: // another instance may have received what was pending after the reset
+		default: // another instance may have received the entries that were pending after the reset
 			r.f.caught()
 		}
 	}
 	if err != nil || !missed || !r.mu.TryLock() {
-		return false
+		return false, nil
 	}
 	defer r.mu.Unlock()
-	return !r.halted && time.Since(r.active) >= silence // no delivery arrived in the meantime
+	return !r.halted && time.Since(r.active) >= silence, nil // no delivery arrived in the meantime
 }
 
 // mends is the maximum number of consecutive repairs of a gap before a new subscription

@@ -85,6 +85,44 @@ func testRestart(t *testing.T, every time.Duration) {
 	run(2500)
 }
 
+// TestRenumbered checks that a follower whose position is after the end of its stream, as if the
+// stream had been emptied before Run began, continues from the sequence that Restart returns.
+func TestRenumbered(t *testing.T) { bothWays(t, testRenumbered) }
+
+func testRenumbered(t *testing.T, every time.Duration) {
+	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}
+	c := meshtest.Start(t, []bus.Declaration{d}).Connect(t, "a")
+	applied := make(chan uint64, 1000)
+	f := follow.New(c, d.Instance(1), reader, func(en eventlog.Entry) error { applied <- en.Seq; return nil })
+	f.Every = every
+	f.Restart = func(ctx context.Context) (uint64, error) {
+		n, err := c.LastSeq(ctx, bus.Events)
+		return n + 1, err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx, 1000) }()
+	<-f.Ready()
+	for n := uint64(1); ; n++ {
+		if _, err := (eventlog.JetStream{Conn: c}).Append(ctx, "evt.t.a.-.x.k", fmt.Sprint(n), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case seq := <-applied:
+			if seq > n || f.Position() > n {
+				t.Errorf("entry %d of %d, position %d", seq, n, f.Position())
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
 // TestApplyError shows that Run stops with the error that Apply returned.
 func TestApplyError(t *testing.T) {
 	d := bus.Declaration{Service: "a", Slots: 1, Readers: []bus.Reader{reader}}

@@ -21,13 +21,14 @@ const few = 512
 // stream between two entries.
 const jumpTimeout = 30 * time.Second
 
-// jump applies the entries between the Follower's position and the end of the ledger,
-// and moves the position to that end, if the position is distant and the filters select
-// few entries. Otherwise it does nothing. After the last match, a consumer with filters
-// makes the server search every block of a stream with many subjects, and keep the
-// subjects of each block in memory for two minutes. jump instead reads the newest match
-// of each filter first, which the server finds in its index of subjects, and does not
-// search beyond it. The error is that of a request, or an *applyError.
+// jump applies the entries that the filters select between the Follower's position and the end
+// of the ledger, and moves the position to that end. It does nothing if the end is less than
+// distant after the position, if the filters select more than few entries or every entry, if
+// the reader has a Cover, or if it does not read the ledger. After the last match, a consumer
+// with filters makes the server search every block of a stream with many subjects, and keep
+// the subjects of each block in memory for two minutes. jump instead reads the newest match of
+// each filter first, which the server finds in its index of subjects, and does not search
+// beyond it. The error is that of a request, errVanished, or an *applyError.
 func (f *Follower) jump(ctx context.Context) error {
 	if f.covered || f.Stream != f.Conn.Ledger.Open().Stream || slices.Contains(f.filters, bus.EveryEvent) {
 		return nil

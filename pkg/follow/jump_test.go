@@ -15,9 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 )
 
-// TestJump shows that a follower far behind the end of the ledger applies what its filters
-// select once and in order, from the first entry and from a later one. The consumer
-// delivers nothing if few entries match, and delivers all of them if many match.
+// TestJump shows that a follower whose position is far before the end of the ledger applies the
+// entries that its filters select, once and in order, from the first entry and from a later one.
+// The consumer delivers nothing if few entries match, and delivers all of them if many match.
 func TestJump(t *testing.T) { bothWays(t, testJump) }
 
 func testJump(t *testing.T, every time.Duration) {

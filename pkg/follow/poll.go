@@ -89,6 +89,16 @@ func (f *Follower) Reach(ctx context.Context) (uint64, error) {
 	return tail, nil
 }
 
+// Applied is like Reach, but also returns an error if Run has returned, because events that are
+// stored after that are not applied.
+func (f *Follower) Applied(ctx context.Context) (uint64, error) {
+	at, err := f.Reach(ctx)
+	if err == nil && f.Ended() {
+		err = errors.New("the view is not read any more, because the service stops")
+	}
+	return at, err
+}
+
 // Ended reports whether Run has returned, after which no further entry is applied.
 func (f *Follower) Ended() bool { return f.ended.Load() }
 
@@ -186,7 +196,14 @@ func (p *poller) drain(ctx context.Context) error {
 		if err := p.r.over(ctx, p.reconnected); err != nil {
 			return err
 		}
-		if p.r.torn() || p.r.stuck() || p.r.silent(ctx) {
+		broken := p.r.torn() || p.r.stuck()
+		if !broken {
+			var err error
+			if broken, err = p.r.silent(ctx); err != nil {
+				return err
+			}
+		}
+		if broken {
 			if err := p.r.mend(ctx); err != nil {
 				return err
 			}

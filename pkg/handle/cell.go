@@ -77,8 +77,8 @@ func scan(ctx context.Context, l eventlog.Log, filter string, end uint64, all []
 // decide receives the events of the cell's whole history; see Cell.History. The event that
 // decide returns is appended to the cell's tenant, whatever its tenant was. at returns the
 // current state of the cell; its error ends DoCell. If at fails after an append, DoCell
-// returns the appended event and the error. If the append fails, it returns the event,
-// which may not be stored, and the error.
+// returns the appended event and the error. If the append fails without a conflict, DoCell
+// returns the event, which may not be stored, and the error.
 //
 // If the cell is opened while DoCell appends to the original tenant, the appended event
 // may be after cell_opened. It is then not an event of the cell, and DoCell decides again

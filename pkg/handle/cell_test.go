@@ -181,8 +181,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// TestHistoryOnce checks that the history holds each event once, also if the original
-// tenant is the cell's, and of the original tenant only the events before cell_opened.
+// TestHistoryOnce checks that the history holds each event once, also if Original is Tenant. Of
+// another original tenant it holds only the events before cell_opened.
 func TestHistoryOnce(t *testing.T) {
 	u := newUpgraded()
 	u.do(t, &u.Log, "one")
@@ -216,8 +216,9 @@ func (*full) AppendExpect(context.Context, string, string, []byte, string, uint6
 	return 0, errFull
 }
 
-// TestDoCellFails shows that the errors of at, of decide and of the append are returned,
-// that nothing is then appended, and that DoCell ends after a bounded number of conflicts.
+// TestDoCellFails shows that the errors of at, of decide and of the append are returned, that
+// nothing is appended after an error of at or of decide, and that DoCell ends after a bounded
+// number of conflicts.
 func TestDoCellFails(t *testing.T) {
 	u, failed := newUpgraded(), errors.New("failed")
 	decide := func([]*contract.Event) (*contract.Event, error) { return nil, failed }

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// tries is the maximum number of attempts; each one but the first follows a conflict
-// with another writer.
+// tries is the maximum number of attempts. Another attempt follows a conflict with another
+// writer and, in DoCell, an append that was stored after the cell was opened.
 const tries = 32
 
 // Do loads the events that match filter, in order and without invalid ones, passes them

@@ -22,15 +22,15 @@ type Garbage struct {
 // of returns the amount for a live heap of live bytes.
 func (g Garbage) of(live int64) int64 { return max(g.Bytes, live*int64(g.Percent)/100) }
 
-// Adapt sets the GC percentage and the memory limit every two seconds, until ctx is done.
-// The amount of garbage that causes a collection is what the program allocates in three
-// seconds, but at least quiet and at most busy, and at most three times the live heap.
-// A program that reads large files through weak pointers, as the NATS server reads the
-// blocks of its store, reads them again after each collection, so that collections in
-// quick succession cause most of what is allocated.
+// Adapt sets the GC percentage and the memory limit every two seconds, until ctx is done. The
+// amount of garbage that causes a collection is the number of bytes that the program allocates in
+// three seconds, but at least quiet and at most busy, and at most three times the live heap. A
+// program that reads large files through weak pointers, as the NATS server reads the blocks of its
+// store, reads them again after each collection, so that frequent collections cause most of its
+// allocations.
 //
-// In a container with a memory limit, garbage that does not fit into it is not allowed
-// either, except for quiet.
+// In a container with a memory limit, the amount is also limited to the memory that this limit
+// leaves, but is at least quiet.
 //
 // The memory limit leaves room for that garbage. If the program allocates little and
 // holds much more memory than its live heap, Adapt collects garbage and returns the free
@@ -57,8 +57,8 @@ func Adapt(ctx context.Context, quiet, busy Garbage) {
 // interval is the time between two adaptations.
 const interval = 2 * time.Second
 
-// usage is what Adapt reads of the runtime: sizes in bytes, and the total of the bytes
-// that were ever allocated.
+// usage holds the values that Adapt reads from the runtime: sizes in bytes, and the total number
+// of bytes that the program has allocated.
 type usage struct{ live, held, allocated int64 }
 
 // read returns the current usage. live is the size of the live heap at the last
@@ -105,10 +105,11 @@ type adaptation struct {
 	quiet   int   // number of consecutive intervals with few allocations
 }
 
-// garbage returns the amount of garbage that may accumulate before a collection: what the
-// program allocates in one and a half intervals, within the bounds quiet and busy and what
-// a.most leaves. It falls by at most a half at a time, because a program may pause. It must be
-// called once in each interval.
+// garbage returns the amount of garbage that may accumulate before a collection: the number of
+// bytes that the program allocates in one and a half intervals, within the bounds quiet and busy.
+// If the memory that a.most leaves is less, the amount is limited to that, but is at least quiet.
+// It falls by at most a half at a time, because a program may pause. It must be called once in each
+// interval.
 func (a *adaptation) garbage(u usage, quiet, busy Garbage) int64 {
 	least := quiet.of(u.live)
 	most := min(busy.of(u.live), a.most-u.live-overhead(u.live))
@@ -123,10 +124,10 @@ const (
 	quietFor = 4        // number of intervals with few allocations before memory is returned
 )
 
-// idle reports whether memory is to be returned now: if the program has allocated little
-// in each of the last quietFor intervals, and holds more than muchFree beyond nine eighths
-// of its live heap. After a result of true, the intervals are counted anew. It must be
-// called once in each interval.
+// idle reports whether memory is to be returned now: if the program has allocated little in each of
+// the last quietFor intervals, and holds more than muchFree beyond nine eighths of its live heap.
+// After a result of true, the count of intervals starts again at 0. It must be called once in each
+// interval.
 func (a *adaptation) idle(u usage) bool {
 	if u.allocated-a.last.allocated > fewBytes {
 		a.quiet = 0

@@ -37,8 +37,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestGarbage checks how much garbage is allowed beside live heaps of several sizes, and
-// how it follows what a program allocates in each interval.
+// TestGarbage checks how much garbage is allowed beside live heaps of several sizes, and how it
+// follows the allocations of each interval.
 func TestGarbage(t *testing.T) {
 	const mib = 1 << 20
 	constant := Garbage{160 * mib, 40}
@@ -82,7 +82,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestContainerLimit checks what is read from the file of a control group.
+// TestContainerLimit checks the limit for a file that is missing, has no limit or has one.
 func TestContainerLimit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "memory.max")
 	if got := containerLimit(file); got != math.MaxInt64 {

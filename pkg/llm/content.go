@@ -60,7 +60,7 @@ func (p subjectReader) batch() {
 			p.reader.skip()
 		case '[':
 			p.a.Messages++
-			p.list(func(int) { p.reader.skip(); tokens++ })
+			p.list(func(int) { p.reader.skip() })
 		case '{':
 			p.a.Messages++
 			p.content(item)

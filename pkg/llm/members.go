@@ -62,9 +62,9 @@ func (s *shape) find(name []byte) (k known, found, exact bool) {
 		}
 		r, n := utf8.DecodeRune(name[i:])
 		switch r { // the only two characters outside ASCII that fold to ASCII letters
-		case 'ſ':
+		case '\u017f': // ſ, the long s
 			fold = append(fold, 's')
-		case 'K':
+		case '\u212a': // the sign for kelvin, which looks like K
 			fold = append(fold, 'k')
 		default:
 			return known{}, false, false

@@ -35,7 +35,11 @@ const (
 	maxRefs   = 256
 )
 
-const nameModel = "name a model as provider/model, e.g. demo/echo; GET /v1/models lists them"
+// DemoModel is the model of the built-in provider demo, which needs no key: the default
+// of commands and of the conformance gates.
+const DemoModel = "demo/echo"
+
+const nameModel = "name a model as provider/model, e.g. " + DemoModel + "; GET /v1/models lists them"
 
 // Peek summarizes a request and returns its data classes (labels). Its error is a
 // *FieldError. Policy decides on the result, so Peek refuses a request that another

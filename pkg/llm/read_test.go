@@ -13,7 +13,7 @@ import (
 // FuzzCheck compares Check with the combination of canon.CheckDepth and json.Valid, and
 // checks that skip reads every valid document to its end.
 func FuzzCheck(f *testing.F) {
-	for _, s := range []string{`{"a":[1,-0.5e+7,true,false,null,"x\u00e9\"\\/",{}],"b":{}}`, `[]`, ` "x" `, `-`, `01`, `1.`, `1e`, `{"a"}`, `{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{"a":1 "b":2}`, `tru`, `nulll`,
+	for _, s := range []string{`{"a":[1,-0.5e+7,true,false,null,"x\u00e9\"\\/",{}],"b":{}}`, `[]`, ` "x" `, `-`, `01`, `1.`, `1e`, `{"a"}`, `{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `{"a":1 "b":2}`, `tru`, `nulll`, `true`, `false`, `null`, `[true`, `t`, `-1`, `1e5`, `0`, `9`, `"a"`, `"`, `"\u00"`, `"\uAfF0"`, `"\ug000"`, `"\x"`, `"\`,
 		`"\u12g4"`, "\"\x01\"", "\"12345678\x1f\"", `"1234567\"`, `"abcdefgh\`, `[[[[`, `]`, `[}`, `{]`, `[1 2]`, `1 1`, ``, ` `, strings.Repeat("[", 128) + strings.Repeat("]", 128), strings.Repeat("[", 129) + strings.Repeat("]", 129),
 		strings.Repeat(`{"a":`, 127) + `[]` + strings.Repeat("}", 127)} {
 		f.Add([]byte(s))
@@ -123,7 +123,7 @@ func TestCase(t *testing.T) {
 			end := closing([]byte(c.body), i)
 			if name := c.body[i+1 : end]; c.body[end+1] == ':' {
 				names++
-				for _, odd := range []string{strings.ToUpper(name), strings.ToUpper(name[:1]) + name[1:], strings.Replace(name, "s", "ſ", 1), strings.Replace(name, "k", "K", 1)} {
+				for _, odd := range []string{strings.ToUpper(name), strings.ToUpper(name[:1]) + name[1:], strings.Replace(name, "s", "ſ", 1), strings.Replace(name, "k", "\u212a", 1)} {
 					if odd == name {
 						continue
 					}
@@ -206,6 +206,8 @@ func TestReferences(t *testing.T) {
 		`[{"type":"item_reference","role":"user","id":"msg_1"}]`:                                                                        "msg_1",
 		`[{"type":"item_reference","id":"msg_1","content":[{"type":"message","id":"msg_2","role":"user"}]}]`:                            "msg_1",
 		`[{"type":"message","role":"user","id":"msg_1","content":[{"type":"input_text","text":"x","id":"part"}],"status":"completed"}]`: "",
+		`[{"role":"user","id":"msg_1","content":"x"},{"role":null,"id":"msg_2"},{"type":"x","role":"user","id":"msg_3"}]`:               "msg_2 msg_3",
+		`[{"type":"reasoning","id":"rs_1","encrypted_content":null}]`:                                                                   "rs_1",
 		`[{"type":"item_reference"}]`: "refused",
 	} {
 		a, _, err := Peek(Responses, []byte(`{"model":"m","input":`+input+`}`))
@@ -231,6 +233,9 @@ func TestWithhold(t *testing.T) {
 		{Responses, `"tools":[{"type":"namespace","name":"n","tools":[{"name":"a"},{"name":"b"}]}]`, "n.b", `"tools":[{"type":"namespace","name":"n","tools":[{"name":"a"}]}]`},
 		{Chat, `"functions":[{"name":"b"}],"function_call":{"name":"b"},"web_search_options":{}`, "b web_search", ``},
 		{Responses, `"prompt":{"id":"p"}`, "prompt.p.*", "error"},
+		{Chat, `"functions":[{"name":"b"}],"function_call":"auto"`, "b", ``},
+		{Chat, `"tools":[{"name":"b"}],"tool_choice":"auto","parallel_tool_calls":true`, "b", ``},
+		{Chat, `"plugins":[{"id":"web"}],"tools":[{"name":"a"}],"tool_choice":"auto"`, "plugin.web", `"tools":[{"name":"a"}],"tool_choice":"auto"`},
 	} {
 		tail := `"` + subject[c.kind] + `":[{"role":"user","content":"x"}],"model":"m"`
 		got, err := Withhold(c.kind, []byte("{"+c.members+","+tail+"}"), strings.Fields(c.names))
@@ -251,6 +256,52 @@ func TestWithhold(t *testing.T) {
 		a, _, err := Peek(c.kind, got)
 		if err != nil || slices.ContainsFunc(a.Tools, func(n string) bool { return slices.Contains(strings.Fields(c.names), n) }) {
 			t.Errorf("%s: still offered: %+v %v", got, a, err)
+		}
+	}
+}
+
+// TestFind checks which names are those of a member, in the same or in another case.
+func TestFind(t *testing.T) {
+	s := members("aZ sk " + strings.Repeat("x", 2*maxName) + " " + strings.Repeat("y", 2*maxName+1))
+	for name, want := range map[string]string{
+		"aZ": "aZ exact", "az": "aZ", "AZ": "aZ", "Az": "aZ", "sk": "sk exact", "ſ\u212a": "sk", "SK": "sk", "a": "", "aZ ": "", "a[": "", "`z": "", "a{": "", "é": "", "aé": "", "": "",
+		strings.Repeat("x", 2*maxName): strings.Repeat("x", 2*maxName) + " exact", strings.Repeat("y", 2*maxName+1): "",
+	} {
+		k, found, exact := s.find([]byte(name))
+		got := k.name
+		if exact {
+			got += " exact"
+		}
+		if got != want || found != (want != "") {
+			t.Errorf("%q: %q %v, want %q", name, got, found, want)
+		}
+	}
+}
+
+// TestChanged compares Check with canon.CheckDepth and json.Valid for documents that are cut
+// off or have one byte replaced. For the valid ones it checks that skip reads to the end.
+func TestChanged(t *testing.T) {
+	compare := func(doc []byte) {
+		want := canon.CheckDepth(doc) == nil && json.Valid(doc)
+		if err := Check(doc); (err == nil) != want {
+			t.Errorf("%q: %v, want valid %v", doc, err, want)
+		}
+		if want {
+			if end := skip(doc, blank(doc, 0)); blank(doc, end) != len(doc) {
+				t.Errorf("%q: the value ends at %d", doc, end)
+			}
+		}
+	}
+	for _, text := range []string{`{"a":[1,-0.5e+7,true],"b":{}}`, ` [ null , false ] `, `"\u09aF\\\\\"\\" `, `"12345678"`, `["\\","a\\\\",{"\"":"\\\\\\"}]`, `[10,0.25,1E-9,-0]`, "{\"a\"\t:\r\n1}", `"1234567\\"`, `[{"a":[{}]},[]]`} {
+		for n := range len(text) + 1 {
+			compare([]byte(text)[:n:n]) // with no byte after it
+		}
+		for i := range len(text) {
+			for _, c := range []byte("\"\\/{}[],: \t\n\r\x00\x1f\x20-+.eE019afAFgGutnx@`:\x7f\x80\xff") {
+				doc := []byte(text)
+				doc[i] = c
+				compare(doc)
+			}
 		}
 	}
 }

@@ -5,10 +5,11 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/output"
 )
 
 func TestParse(t *testing.T) {
@@ -39,24 +40,6 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// shared is a buffer that is safe for concurrent use.
-type shared struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *shared) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *shared) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 // TestSignals checks that signals and SetName change the level, that each change is
 // logged once, and that an invalid name changes nothing.
 func TestSignals(t *testing.T) {
@@ -64,7 +47,7 @@ func TestSignals(t *testing.T) {
 	t.Cleanup(func() { slog.SetDefault(before) })
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var out shared
+	var out output.Buffer
 	level := Start(ctx, &out, JSON, slog.LevelWarn)
 	send := func(s syscall.Signal, want string) {
 		t.Helper()

@@ -43,7 +43,7 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// TestNamed checks the names of what servers offer.
+// TestNamed checks the name in the mesh of a server's tool.
 func TestNamed(t *testing.T) {
 	if Named("s", false, "t") != "s.t" || Named("s", true, "t") != "t" {
 		t.Error("Named")

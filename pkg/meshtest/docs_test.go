@@ -46,6 +46,22 @@ var (
 // placeholder.
 var reserved = []string{"services/lab", "services/NAME"}
 
+// TestPages checks that docs/style-review.md has a verdict on every page that is not generated.
+func TestPages(t *testing.T) {
+	review, err := os.ReadFile(root + "docs/style-review.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range lines(t, "ls-files", "*.md") {
+		if page == "docs/style-review.md" || strings.HasPrefix(page, "docs/reference/packages/") {
+			continue
+		}
+		if !regexp.MustCompile(`(?m)^\| \d{4}-\d\d-\d\d \| ` + regexp.QuoteMeta(page) + `[ ,]`).Match(review) {
+			t.Errorf("docs/style-review.md, Pages: no row for %s; read the page whole and record the verdict", page)
+		}
+	}
+}
+
 // TestDocuments checks that the tests, make targets, paths and headings to which
 // documents refer exist. It recognizes names in backquotes and the targets of links. It
 // reads neither docs/style-review.md nor the targets of links to other sites.
@@ -110,12 +126,15 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestMap checks that ARCHITECTURE.md names every folder of pkg and of pkg/core that
-// contains Go files, itself or in a subfolder, except cmd.
+// TestMap checks that ARCHITECTURE.md has at most 120 lines and names every folder of pkg and of
+// pkg/core that contains Go files, itself or in a subfolder, except cmd.
 func TestMap(t *testing.T) {
 	b, err := os.ReadFile(root + "ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n := strings.Count(string(b), "\n"); n > 120 {
+		t.Errorf("ARCHITECTURE.md has %d lines, want at most 120", n)
 	}
 	for _, file := range lines(t, "ls-files", "pkg/*/*.go", "pkg/core/*/*.go") {
 		rest := strings.TrimPrefix(strings.TrimPrefix(file, "pkg/"), "core/")

@@ -31,8 +31,8 @@ func StopSyncer(t testing.TB, s *embed.Server, config string) {
 // StopSyncer stops the syncer of a server that StartMode started in mode power.
 func (b *Bus) StopSyncer(t testing.TB) { StopSyncer(t, b.Server, b.config) }
 
-// Grouped connects to a server without streams that is named bus.GroupCommitServer, as a
-// service named "a". respond returns the response to each request for a sync; if it is
+// Grouped starts a server without streams that is named bus.GroupCommitServer, and connects to
+// it as a service named "a". respond returns the response to each request for a sync; if it is
 // nil, no response is sent. The server and the connection end with the test.
 func Grouped(t testing.TB, respond func() bus.Synced) *bus.Conn {
 	t.Helper()

@@ -10,8 +10,8 @@ import (
 
 // AskOne sends a query and decodes the first frame of the response into out, as services
 // of release 0.5 do.
-func AskOne(ctx context.Context, b *transient.Box, service, to, verb string, args, out any) error {
-	s, err := b.Ask(ctx, service, to, verb, args)
+func AskOne(ctx context.Context, b *transient.Transport, service, to, verb string, args, out any) error {
+	s, err := b.Query(ctx, service, to, verb, args)
 	if err != nil {
 		return err
 	}

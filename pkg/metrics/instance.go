@@ -139,8 +139,18 @@ var (
 	statuses = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered}
 )
 
-// oneOf returns v if set contains it, and Other otherwise.
-func oneOf(set []string, v string) string {
+// Statuses returns the statuses of effects, the values of the label status.
+func Statuses() []string { return slices.Clone(statuses) }
+
+// Family returns the part of a kind before the first dot if it is a known family of
+// kinds, and Other otherwise.
+func Family(kind string) string {
+	prefix, _, _ := strings.Cut(kind, ".")
+	return OneOf(families, prefix)
+}
+
+// OneOf returns v if set contains it, and Other otherwise.
+func OneOf(set []string, v string) string {
 	if slices.Contains(set, v) {
 		return v
 	}
@@ -150,8 +160,7 @@ func oneOf(set []string, v string) string {
 // Effect records that an executor's handler ended a call of the given kind with the
 // given status, and how long it took.
 func (i *Instance) Effect(kind, status string, took time.Duration) {
-	family, _, _ := strings.Cut(kind, ".")
-	i.effects.WithLabelValues(oneOf(families, family), oneOf(statuses, status)).Observe(took.Seconds())
+	i.effects.WithLabelValues(Family(kind), OneOf(statuses, status)).Observe(took.Seconds())
 }
 
 // Reaction records that a reactor handled an event, with the status of the result and how

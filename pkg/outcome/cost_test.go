@@ -117,8 +117,8 @@ func lookups(t *testing.T, log eventlog.Log, measure func(name string, f func())
 	})
 }
 
-// later passes to measure the lookups of ended calls after which n calls ended in the
-// session, and n other calls expired.
+// later passes to measure the look-ups of a call that ended and of one that expired, after n
+// more calls of the session have ended and n have expired.
 func later(t *testing.T, s *session, n int, measure func(name string, f func())) {
 	t.Helper()
 	ended, ending := event(executor, contract.EventEffectStarted, "", "c-ended", []byte(`{}`)), event(executor, contract.EventEffectRecorded, "", "c-ended", []byte(`{}`))
@@ -143,10 +143,10 @@ func later(t *testing.T, s *session, n int, measure func(name string, f func()))
 	}
 }
 
-// TestCost shows that each operation of lookups and later makes the same number of reads
+// TestCostOfReads shows that each operation of lookups and later makes the same number of reads
 // in a session of 10 calls as in one of 100,000. An operation of lookups reads at most
 // 32 entries, and one of later at most 160.
-func TestCost(t *testing.T) {
+func TestCostOfReads(t *testing.T) {
 	read := map[string][]int64{}
 	for _, n := range []int{10, 100_000} {
 		log := &logtest.Counter{Log: &memlog.Log{}}
@@ -172,7 +172,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestCostOnServer is like TestCost, with sessions of 10 and 4,000 calls on the stream
+// TestCostOnServer is like TestCostOfReads, with sessions of 10 and 4,000 calls on the stream
 // EVENTS of a NATS server. It checks that the server sends at most 210 messages more for
 // an operation in the longer session: 70 for each of at most three scans.
 func TestCostOnServer(t *testing.T) {

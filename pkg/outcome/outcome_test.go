@@ -23,7 +23,7 @@ const executor = "session-runner"
 
 // event returns an event of a call in session s-1, with an id of its own.
 func event(service, name, target, call string, data []byte) *contract.Event {
-	return &contract.Event{ID: emit.NewID("e"), Source: service + "/" + service + "-1", Name: name, Target: target, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
+	return &contract.Event{ID: emit.NewID(contract.IDEvent), Source: service + "/" + service + "-1", Name: name, Target: target, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
 		Actor: "alice", Client: "-", Session: "s-1", CallID: call, Origin: "gw1", Time: contract.Time(time.Now()), Lamport: 1, Data: data}
 }
 
@@ -107,9 +107,9 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestClaim shows that only one of the claims of several instances and policy's expiry
-// is stored, even if their message id is taken by an entry that is no claim of the call: one
-// of another service, of another tenant, of another call, or another event.
+// TestClaim shows that only one of several concurrent claims and expiries of a call is stored, even
+// if their message id is taken by an entry that is no claim of the call: one of another service, of
+// another tenant, of another call, or another event.
 func TestClaim(t *testing.T) {
 	foreign := event(executor, contract.EventEffectStarted, "", "c-1", []byte(`{}`))
 	foreign.Tenant = "u"
@@ -205,8 +205,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestForeignReceipt shows that an outcome whose receipt names another service, call, session
-// or tenant than the event does not count in the chain.
+// TestForeignReceipt shows that an outcome whose receipt names another service, call, session or
+// tenant than the event is skipped: the next receipt follows the one before it.
 func TestForeignReceipt(t *testing.T) {
 	for name, change := range map[string]func(*contract.Receipt){
 		"executor": func(x *contract.Receipt) { x.Executor = "judge" },

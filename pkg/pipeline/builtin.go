@@ -45,8 +45,8 @@ type Description struct {
 	Steps       []string `json:"steps"`    // packs in the order of the document
 }
 
-// Describe returns the descriptions of the built-in pipelines, sorted by name. The function
-// known is that of Document.Validate.
+// Describe returns the descriptions of the built-in pipelines, sorted by name. The function known
+// is that of Document.Validate, but must not be nil.
 func Describe(known func(pack, version string) bool) []Description {
 	out := []Description{}
 	for _, name := range BuiltIns() {

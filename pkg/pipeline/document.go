@@ -24,14 +24,14 @@ const (
 	MaxSteps    = 128
 	MaxItems    = 1000            // items of a map
 	MaxNesting  = 64              // nesting of inputs with templates
-	MaxExpanded = 16 << 20        // size of a template with its references replaced; also the limit of a request's body
+	MaxExpanded = 16 << 20        // maximum bytes of the values of a template's references, and of a request's body
 	MaxAttempts = 10              // attempts of a step
 	MaxParallel = 16              // items of a map that run at once
 	MaxTimeout  = 24 * 60 * 60    // time limit of a run, in seconds
 	MaxSchedule = 31 * MaxTimeout // time limit of a schedule, in seconds
 )
 
-// Document is a pipeline.
+// Document is the document of a pipeline. docs/how-to/pipelines.md describes its members.
 type Document struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description,omitempty"`
@@ -57,7 +57,7 @@ type Step struct {
 	Parallel int        `json:"parallel,omitempty"` // calls of a map at once; 0 means 4
 	Retry    *Retry     `json:"retry,omitempty"`
 	TimeoutS int        `json:"timeout_s,omitempty"` // time limit of a call in seconds; 0 means 60
-	Optional bool       `json:"optional,omitempty"`  // the run goes on if the step fails
+	Optional bool       `json:"optional,omitempty"`  // the run continues if the step fails
 }
 
 // Condition compares the value of a template. Without a comparison it holds unless the
@@ -147,6 +147,17 @@ const RunPack = "pipeline.run"
 // call it.
 const SchedulePack = "pipeline.schedule"
 
+// RotatePack is the name under which a step rotates a secret.
+const RotatePack = "vault.rotate"
+
+// KindOf returns the kind of the calls of a pack.
+func KindOf(pack string) string {
+	if pack == RotatePack {
+		return pack
+	}
+	return "tool." + pack
+}
+
 // PackOf returns the pack that a step calls.
 func (s *Step) PackOf() string {
 	if s.Approval != "" {
@@ -171,10 +182,10 @@ func (s *Step) Width() int {
 	return s.Parallel
 }
 
-// MayRetry reports whether a call of the step that failed with a code at an attempt,
-// counted from 1, is made again, and the delay before that in milliseconds, at most
-// ten minutes. retryable reports whether a code is retryable if Retry lists no
-// codes.
+// MayRetry reports whether a call of the step that failed with a code at an attempt, counted
+// from 1, is made again, and the delay before that in milliseconds, at most ten minutes.
+// retryable reports whether a call that failed with a code may be made again; it is called
+// only if Retry lists no codes.
 func (s *Step) MayRetry(code string, attempt int, retryable func(code string) bool) (delayMS int, again bool) {
 	if s.Retry == nil || attempt >= s.Retry.Attempts {
 		return 0, false

@@ -60,9 +60,10 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestExpandSize checks that a template whose references repeat a large value is an error
-// before its expansion needs memory, in text and as values, also if lists and objects contain
-// the value, and that one below the limit is expanded.
+// TestExpandSize checks that the expansion of a template whose references repeat a large value
+// fails with ErrExpanded before it uses the memory, for references as text and as values, also
+// to lists and objects that contain the value, and that a template below the limit is
+// expanded.
 func TestExpandSize(t *testing.T) {
 	big := strings.Repeat("x", 1<<20)
 	scope := &Scope{Inputs: map[string]any{"big": big, "list": []any{big, map[string]any{"a": big}}, "keys": map[string]any{big: nil}}}
@@ -152,8 +153,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestLimits checks the numbers of documents at both ends of their ranges, and those beyond
-// them.
+// TestLimits checks the limits of documents: numbers at both ends of their ranges and beyond
+// them, the size of a document, and the nesting of inputs and templates.
 func TestLimits(t *testing.T) {
 	step := func(more string) string {
 		return `{"name":"x","steps":[{"id":"a","pack":"echo","map":"${{ inputs.l }}",` + more + `}]}`

@@ -89,8 +89,8 @@ func parseRef(text string) (*ref, string) {
 	return r, ""
 }
 
-// check returns an error if the reference cannot be resolved in a step that starts after
-// the steps above.
+// check returns an error unless the reference is valid in a step that starts after the steps
+// in above have ended. item is true if it may refer to the item of a map and its index.
 func (r *ref) check(d *Document, above map[string]bool, item bool) error {
 	switch r.root {
 	case "inputs":
@@ -166,8 +166,8 @@ func (r *ref) resolve(s *Scope) (any, error) {
 	return r.member(e.Output, r.path[2:])
 }
 
-// succeeded is contract.Succeeded. Only for a step with another status, a reference to an
-// output that does not exist is missing and not an error.
+// succeeded is contract.Succeeded. A reference to the output of a step with another status,
+// which has no output, is missing and not an error.
 const succeeded = "succeeded"
 
 func anyMap(m map[string]any) any {
@@ -247,8 +247,8 @@ func walk(v any, depth int, f func(string) error) error {
 	return nil
 }
 
-// ErrExpanded is wrapped by the error for a template that expands to more than MaxExpanded
-// bytes.
+// ErrExpanded is wrapped by the error for a template whose references have values of more than
+// MaxExpanded bytes in total.
 var ErrExpanded = fmt.Errorf("expands to more than %d MiB", MaxExpanded>>20)
 
 // Expand returns a template with its references replaced. A string that is one reference
@@ -386,8 +386,8 @@ func (x *expander) text(text string) (any, error) {
 	return b.String(), nil
 }
 
-// CheckInputs returns an error if a required input is missing, or if a placeholder such as
-// {{TOPIC}} was not replaced in one.
+// CheckInputs returns a Problem if a required input is missing, or if an input contains a
+// placeholder such as {{TOPIC}} or is nested too deeply.
 func (d *Document) CheckInputs(inputs map[string]any) error {
 	for _, name := range d.Required {
 		if _, ok := inputs[name]; !ok {

@@ -44,7 +44,7 @@ func data(name string) []byte {
 // entry returns a ledger entry with an event of the given call.
 func entry(t *testing.T, service, name, call string, data []byte) eventlog.Entry {
 	t.Helper()
-	e := &contract.Event{ID: emit.NewID("e"), Source: service + "/" + service + "-1", Name: name, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
+	e := &contract.Event{ID: emit.NewID(contract.IDEvent), Source: service + "/" + service + "-1", Name: name, Version: contract.VersionOf(name), Key: "s-1", Tenant: "t",
 		Actor: "ann", Client: "-", Session: "s-1", CallID: call, Origin: "gw1", Time: contract.Time(time.Now()), Lamport: 7, Data: data}
 	if name == contract.EventAllowed {
 		e.Target = "judge"
@@ -56,7 +56,8 @@ func entry(t *testing.T, service, name, call string, data []byte) eventlog.Entry
 	return eventlog.Entry{Subject: e.Subject(), Seq: 9, Data: b}
 }
 
-// received returns the name of the channel of a Pending that holds a value, or "".
+// received receives from a channel of a Pending that holds a value, and returns the channel's
+// name, or "" if none holds one.
 func received(c *Pending) string {
 	select {
 	case <-c.Outcome():
@@ -230,8 +231,8 @@ var errFull = errors.New("the ledger is full")
 
 func (*failing) Append(context.Context, string, string, []byte) (uint64, error) { return 0, errFull }
 
-// TestLost checks that the error of a proposal is received once, that Cancel appends
-// nothing then, and that it appends a request after a proposal that is stored.
+// TestLost checks that Wait returns the error of a proposal that cannot be stored, that Cancel
+// then appends nothing, and that Cancel appends a request after a proposal that is stored.
 func TestLost(t *testing.T) {
 	p := newProposer(&failing{})
 	pend, err := p.Propose(t.Context(), request(nil))

@@ -74,7 +74,7 @@ type Body struct {
 }
 
 // NewCallID returns a new random call id.
-func NewCallID() string { return emit.NewID("c") }
+func NewCallID() string { return emit.NewID(contract.IDCall) }
 
 // Outcome is the outcome of a call, with its event and ledger sequence.
 type Outcome struct {
@@ -108,10 +108,10 @@ type Proposer struct {
 // this instance. Only executors may send the query, and only the service in Body.For
 // receives Body.Carried, in a query for the call's tenant; any other executor, or a
 // query for another tenant or for a call without such a body, gets the error not_found.
-func (p *Proposer) ServeBodies(box rpc.Registrar) {
+func (p *Proposer) ServeBodies(transport rpc.Registrar) {
 	q := query.BodyQuery
 	q.Callers = services.Executors()
-	rpc.ServeBytes(&rpc.Server{Box: box}, q, func(ctx context.Context, q *query.BodyRequest, w io.Writer) error {
+	rpc.ServeBytes(&rpc.Server{Transport: transport}, q, func(ctx context.Context, q *query.BodyRequest, w io.Writer) error {
 		var body []byte
 		p.mu.Lock()
 		for _, pending := range p.waiting[q.CallID] {
@@ -165,12 +165,11 @@ func (p *Proposer) Run(ctx context.Context, ready func()) error {
 	return p.follower.Run(ctx, last+1)
 }
 
-// Deliver passes a ledger entry to the calls that wait for it and ignores all other
-// entries. An invalid entry, or an event whose producer may not record it, is rejected
-// and logged. Run delivers the entries that the instance's reader receives. A caller may
-// deliver entries that it read in another way, before or after Run does: a second
-// delivery of an outcome has no effect while the first is still in the channel. The
-// error is always nil.
+// Deliver passes a ledger entry to the calls that wait for it and ignores all other entries. An
+// invalid entry, or an event of a waiting call whose producer may not record it, is rejected and
+// logged. Run delivers the entries that the instance's reader receives. A caller may deliver
+// entries that it read in another way, before or after Run does: a second delivery of an outcome
+// has no effect while the first is still in the channel. The error is always nil.
 func (p *Proposer) Deliver(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, eventlog.Every)
 	if err != nil {
@@ -234,7 +233,8 @@ type Pending struct {
 	body      []byte
 	bodyFor   string // the only service to which body is sent
 	store     chan error
-	stored    chan struct{} // closed when the append of the proposal has ended; lost is its error
+	stored    chan struct{} // closed when the append of the proposal has ended; seq and lost are its results
+	seq       uint64
 	lost      error
 }
 
@@ -329,8 +329,8 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 				}
 			}()
 		}
-		_, err := p.Emit.Append(ctx, e)
-		if pend.lost = err; err != nil {
+		seq, err := p.Emit.Append(ctx, e)
+		if pend.seq, pend.lost = seq, err; err != nil {
 			pend.store <- err
 		}
 	}()
@@ -403,6 +403,17 @@ func (c *Pending) Failed() <-chan error { return c.store }
 // Stored returns a channel that is closed when the append of the proposal has ended,
 // whether it succeeded or failed.
 func (c *Pending) Stored() <-chan struct{} { return c.stored }
+
+// Seq returns the ledger sequence of the proposal, or 0 if the append of it has not ended or
+// has failed, or if Join returned c. No other event of the call has a lower sequence.
+func (c *Pending) Seq() uint64 {
+	select {
+	case <-c.stored:
+		return c.seq
+	default:
+		return 0
+	}
+}
 
 // Cancel appends an event that requests the call's cancellation. It first waits until
 // the append of the proposal has ended, so that the request follows the proposal on the

@@ -24,8 +24,8 @@ func (r *registrar) Serve(_ string, h transient.Handler, _ ...string) { r.handle
 // to a query for the call's tenant.
 func TestTenant(t *testing.T) {
 	p := &Proposer{Emit: &emit.Emitter{Log: &memlog.Log{}, Tenant: "t", Source: "gateway/gw1", Now: time.Now}, Blobs: &blob.Store{Tenant: "t"}, Instance: "gw1"}
-	var box registrar
-	p.ServeBodies(&box)
+	var transport registrar
+	p.ServeBodies(&transport)
 	parent := &contract.Event{ID: "p-c-0", Tenant: "b", CallID: "c-0", Session: "s-0"}
 	lamport := uint64(0)
 	for _, c := range []struct {
@@ -48,7 +48,7 @@ func TestTenant(t *testing.T) {
 		lamport = pend.Event.Lamport
 		for _, tenant := range []string{"a", "b", "t"} {
 			var got []byte
-			err := box.handler(transient.InTenant(t.Context(), tenant), json.RawMessage(`{"call_id":"c-`+c.name+`"}`), func(part any) error {
+			err := transport.handler(transient.InTenant(t.Context(), tenant), json.RawMessage(`{"call_id":"c-`+c.name+`"}`), func(part any) error {
 				got = append(got, part.([]byte)...)
 				return nil
 			})

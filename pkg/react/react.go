@@ -66,11 +66,11 @@ func (e laterError) Error() string {
 
 func (e laterError) Unwrap() error { return e.cause }
 
-// Later returns the error with which a handler returns an event for another delivery after
-// at least d, because what the event is about has not happened yet. d must be positive. The
-// error is neither logged nor counted, does not send the event to the poison queue, and
-// Handle is not called again in this delivery. The delivery counts towards MaxTries of a
-// later failure.
+// Later returns the error with which a handler postpones an event that it cannot handle yet:
+// the event is delivered again after at least d, which must be positive. This is no failure:
+// the error is neither logged nor counted and does not send the event to the poison queue, and
+// Handle is not called again in this delivery. The delivery counts towards MaxTries of a later
+// failure.
 func Later(d time.Duration) error { return laterError{d, nil} }
 
 // Again returns the error of a handler that failed with err and whose event is to be

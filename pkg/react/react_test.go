@@ -40,8 +40,8 @@ func (c *counts) Reaction(_, status string, _ time.Duration) {
 	c.by[status]++
 }
 
-// stage runs one reactor over messages and returns them, settled, with the counts and the
-// events that the reactor recorded.
+// stage runs one reactor over messages, each with the given number of deliveries, until all
+// are settled. It returns the counts by status and the events that the reactor recorded.
 func stage(t *testing.T, r Reactor, tries uint64, messages ...*logtest.Message) (map[string]int, []*contract.Event) {
 	t.Helper()
 	log, c := &memlog.Log{}, &counts{}
@@ -101,8 +101,9 @@ func escalated(t *testing.T) *logtest.Message {
 
 var work = bus.Work{Name: "test", Filters: bus.Filters("policy", contract.EventEscalated), AckWait: time.Second, MaxAckPending: 64}
 
-// TestReactor checks how messages end: handled, failed once and then handled, failed,
-// panicked, permanent, after too many tries, and foreign.
+// TestReactor checks how a message ends whose handler succeeds, fails once or always, panics,
+// returns an error of Permanent, Later or Again, or fails in its last delivery, and how one
+// ends that is not an event.
 func TestReactor(t *testing.T) {
 	for name, c := range map[string]struct {
 		handle  func(n int32) error
@@ -303,8 +304,8 @@ func (*stuck) Append(ctx context.Context, _, _ string, _ []byte) (uint64, error)
 	return 0, ctx.Err()
 }
 
-// TestPoisonNotStored checks that a message of the poison queue that cannot be recorded in a
-// bounded time is an error, after which the event is delivered again.
+// TestPoisonNotStored checks that Publish returns an error after a bounded time if the ledger
+// does not respond, so that the event is delivered again.
 func TestPoisonNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := (&emit.Emitter{Tenant: "t", Source: "policy/p1", Now: time.Now}).New(contract.EventEscalated, "s-1", []byte(`{}`), nil)

@@ -106,8 +106,8 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-// TestLiterals checks that literals of a document are not replaced and strings that have
-// the same letters are, and that a secret next to a literal is.
+// TestLiterals checks that JSON does not replace true, false and null, but replaces a string
+// or member name with the same letters, also next to such a literal.
 func TestLiterals(t *testing.T) {
 	for _, v := range []string{"true", "false", "null"} {
 		in := `[` + v + `,"` + v + `",{"` + v + `":` + v + `}]`
@@ -142,7 +142,8 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestReplaced checks the exact text that replaces secrets in several places and encodings.
+// TestReplaced checks the exact text that replaces secrets in several places and encodings. It
+// also checks the minimum length of a line that is found by itself.
 func TestReplaced(t *testing.T) {
 	r := New(map[string]string{"k": "pass word1"})
 	b64, hexa := base64.StdEncoding.EncodeToString([]byte("pass word1")), hex.EncodeToString([]byte("pass word1"))

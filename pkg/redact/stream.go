@@ -3,17 +3,17 @@ package redact
 import "bytes"
 
 const (
-	heldPrefix  = 4        // minimum number of a secret's first characters at the end of the input for which Stream holds bytes back
+	heldPrefix  = 4        // Stream holds back the end of the input only if at least this many first characters of a secret's encoding have arrived
 	streamPast  = 96       // bytes of past input in which Stream finds the beginning of a secret
 	maxHeld     = 32 << 10 // bytes that a Stream holds back
 	windowScale = 16       // bytes of input that encode one byte of a secret, at most
 )
 
-// Stream removes secrets from a stream of bytes that arrives in pieces. It finds a
-// secret that extends over several pieces, except that the first three characters of its
-// encoding may be returned unchanged with the piece that they end. It holds back at most
-// 32 KiB, and only while they may be the beginning of a secret, so it delays no other
-// bytes. A Stream is for one goroutine.
+// Stream removes secrets from a stream of bytes that arrives in pieces. It finds a secret that
+// extends over several pieces if its encoding has at most 32 KiB, except that the first three
+// characters of the encoding may be returned unchanged with the piece that they end. It holds
+// back at most 32 KiB, and only while they may be the beginning of a secret, so it delays no
+// other bytes. A Stream is for one goroutine.
 type Stream struct {
 	r     *Redactor
 	buf   []byte // past input, then the bytes that are held back

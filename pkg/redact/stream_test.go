@@ -12,7 +12,8 @@ import (
 
 const streamSecret = `tok/en"9f8&e7%d6c5b4a392Z`
 
-// streamed returns what a Stream passes on for in, in pieces of n bytes.
+// streamed returns the bytes that a Stream returns for in, given in pieces of n bytes, and
+// whether it found a secret.
 func streamed(r *Redactor, in string, n int) (string, bool) {
 	s := r.Stream()
 	var out []byte
@@ -43,9 +44,9 @@ func streamForms() map[string]string {
 	}
 }
 
-// TestStreamPieces sends each encoding of a secret in two pieces, cut at every position,
-// and in pieces of several lengths. The mark must replace it, and no more
-// than the first three characters of the encoding may remain.
+// TestStreamPieces sends each encoding of a secret in two pieces, cut at every position (with
+// -short, at every third), and in pieces of several lengths. The mark must replace it, and no
+// more than the first three characters of the encoding may remain.
 func TestStreamPieces(t *testing.T) {
 	r := (*Redactor)(nil).With("name", streamSecret)
 	for form, text := range streamForms() {

@@ -27,22 +27,22 @@ func Errorf(code, format string, args ...any) *Error { return transient.Errorf(c
 
 // Client sends the queries of one instance. It is safe for concurrent use.
 type Client struct {
-	Box *transient.Box
+	Transport *transient.Transport
 	// Live returns a running instance of a service, or an error if there is none.
-	Live func(ctx context.Context, service string) (instance string, err error)
+	Live func(ctx context.Context, service string) (Instance, error)
 	// Send sends a query to an instance and returns the frames of its response. If it is
-	// nil, queries are sent through Box; tests without an inbox set it. The handler that
+	// nil, queries are sent through Transport; tests without an inbox set it. The handler that
 	// it calls can read the tenant of the query with transient.Tenant.
 	Send func(ctx context.Context, service, to, verb string, args any) (Frames, error)
 
-	tenant string // tenant of the queries; "" for that of Box
+	tenant string // tenant of the queries; "" for that of Transport
 }
 
 // In returns a client whose queries are sent for the given tenant.
 func (c *Client) In(tenant string) *Client {
 	d := &Client{Live: c.Live, Send: c.Send, tenant: tenant}
-	if c.Box != nil {
-		d.Box = c.Box.In(tenant)
+	if c.Transport != nil {
+		d.Transport = c.Transport.In(tenant)
 	}
 	return d
 }
@@ -57,7 +57,7 @@ type Frames interface {
 // To returns a client whose queries go to the given instance. The client does not check
 // that the instance runs.
 func (c *Client) To(instance string) *Client {
-	return &Client{Box: c.Box, Send: c.Send, tenant: c.tenant, Live: func(context.Context, string) (string, error) { return instance, nil }}
+	return &Client{Transport: c.Transport, Send: c.Send, tenant: c.tenant, Live: func(context.Context, string) (Instance, error) { return Instance{Name: instance}, nil }}
 }
 
 // Response is the document of a response and the state of the view that it was read
@@ -69,20 +69,25 @@ type Response[A any] struct {
 }
 
 // Do sends a query with one response and waits for it until the query's deadline or the
-// end of ctx. Every error is or wraps an *Error. It has the code that the service
-// returned, or else timeout if the deadline passed, internal if the response has no
-// document, or unavailable for any other cause, such as a service without an instance or
-// an incomplete or invalid response. A timeout or unavailable error that the service did
-// not return wraps its cause.
+// end of ctx. If the lease of the instance ends before it responds, Do sends the query to
+// another running instance, with a new deadline. An instance that has neither responded at
+// the deadline nor renewed its lease since the query was sent may have died, so Do waits
+// until the instance responds, renews or loses the lease. All this takes at most Patience
+// longer than the query's deadline.
+//
+// Every error is or wraps an *Error. It has the code that the service returned, or else
+// timeout if the deadline passed, internal if the response has no document, or unavailable
+// for any other cause, such as a service without an instance or an incomplete or invalid
+// response. A timeout or unavailable error that the service did not return wraps its
+// cause. If the query was sent and no frame of a response arrived, the message of the error
+// names the instance.
 func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r Response[A], err error) {
-	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
-	defer cancel()
 	st, err := open(ctx, c, q.Info, req)
 	if err != nil {
 		return r, err
 	}
-	defer st.Close()
-	f, err := st.Next(ctx)
+	defer st.close()
+	f, err := st.next()
 	if errors.Is(err, transient.ErrEnd) {
 		err = Errorf(contract.CodeInternal, "the response has no document")
 	}
@@ -97,17 +102,16 @@ func Do[Q, A any](ctx context.Context, c *Client, q query.Query[Q, A], req Q) (r
 // parts of the list, in order, as they arrive. If that function returns an error, List
 // stops receiving, without notice to the service, and returns that error unchanged.
 // Other errors are those of Do; parts may have been passed to the function before one
-// occurs.
+// occurs. The query is sent to another instance only before the first part has arrived. The
+// whole response takes at most Patience longer than the query's deadline.
 func List[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q, each func([]I) error) error {
-	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
-	defer cancel()
 	st, err := open(ctx, c, q.Info, req)
 	if err != nil {
 		return err
 	}
-	defer st.Close()
+	defer st.close()
 	for {
-		f, err := st.Next(ctx)
+		f, err := st.next()
 		if errors.Is(err, transient.ErrEnd) {
 			return nil
 		}
@@ -134,17 +138,16 @@ func Collect[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q
 
 // Bytes sends a query whose response is bytes, and returns a reader for them once the
 // first bytes or the end of the response have arrived. Errors, also those of the reader,
-// are those of Do; io.EOF means that the response is complete. The query's deadline
-// applies to the whole response. The caller must close the reader, also before io.EOF if
-// it needs no more bytes; the service is not notified.
+// are those of Do; io.EOF means that the response is complete. The whole response takes at
+// most Patience longer than the query's deadline, and the query is sent to another instance
+// only before the first bytes have arrived. The caller must close the reader, also before
+// io.EOF if it needs no more bytes; the service is not notified.
 func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (io.ReadCloser, error) {
-	ctx, cancel := context.WithTimeout(ctx, q.Deadline)
 	st, err := open(ctx, c, q.Info, req)
 	if err != nil {
-		cancel()
 		return nil, err
 	}
-	r := &reader{ctx: ctx, cancel: cancel, info: q.Info, st: st}
+	r := &reader{info: q.Info, st: st}
 	// Waiting for the first bytes lets callers handle an error of the service before
 	// they start a response of their own.
 	if err := r.fill(); err != nil && !errors.Is(err, io.EOF) {
@@ -156,17 +159,15 @@ func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (io.R
 
 // reader is the io.ReadCloser that Bytes returns. It is not safe for concurrent use.
 type reader struct {
-	ctx    context.Context
-	cancel func()
-	info   query.Info
-	st     Frames
-	left   []byte
+	info query.Info
+	st   *response
+	left []byte
 }
 
 // fill waits until unread bytes are available. It returns io.EOF after the last ones.
 func (r *reader) fill() error {
 	for len(r.left) == 0 {
-		f, err := r.st.Next(r.ctx)
+		f, err := r.st.next()
 		if errors.Is(err, transient.ErrEnd) {
 			return io.EOF
 		}
@@ -190,24 +191,8 @@ func (r *reader) Read(b []byte) (int, error) {
 
 // Close implements io.Closer. It returns nil.
 func (r *reader) Close() error {
-	r.st.Close()
-	r.cancel()
+	r.st.close()
 	return nil
-}
-
-// open selects an instance of the query's service and sends the query to it. Its errors
-// are or wrap *Error values.
-func open(ctx context.Context, c *Client, q query.Info, req any) (Frames, error) {
-	to, err := c.Live(ctx, q.Service)
-	if err != nil {
-		return nil, wrap(q, err)
-	}
-	if c.Send != nil {
-		st, err := c.Send(transient.InTenant(ctx, c.tenant), q.Service, to, q.Verb, req)
-		return st, wrap(q, err)
-	}
-	st, err := c.Box.Ask(ctx, q.Service, to, q.Verb, req)
-	return st, wrap(q, err)
 }
 
 // wrap converts the error of a query to an *Error with code timeout or unavailable. It

@@ -53,10 +53,10 @@ var errLost = errors.New("the view is lost")
 
 // pair starts services a and b, with b's handlers, and returns a's client and the
 // inboxes of a and b.
-func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
+func pair(t *testing.T) (*rpc.Client, *transient.Transport, *transient.Transport) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "a", Slots: 1}, {Service: "b", Slots: 1}})
-	box := func(name string) *transient.Box {
-		b := transient.NewBox(m.Connect(t, name), "t", name, name+"-1")
+	transport := func(name string) *transient.Transport {
+		b := transient.NewTransport(m.Connect(t, name), "t", name, name+"-1")
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { defer close(done); _ = b.Run(ctx) }()
@@ -64,13 +64,13 @@ func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
 		<-b.Ready()
 		return b
 	}
-	a, b := box("a"), box("b")
+	a, b := transport("a"), transport("b")
 	v := &viewAt{7, 2}
-	s := &rpc.Server{Box: b, View: v, Fresh: func(context.Context) error { v.position, v.pending = v.position+1, 0; return nil }}
+	s := &rpc.Server{Transport: b, View: v, Fresh: func(context.Context) error { v.position, v.pending = v.position+1, 0; return nil }}
 	rpc.Serve(s, one, func(_ context.Context, q *countRequest) (countResponse, error) {
 		switch q.N {
 		case 0:
-			return countResponse{}, rpc.Errorf(contract.CodeNotFound, "not found: no number %d", q.N)
+			return countResponse{}, rpc.Errorf(contract.CodeNotFound, "no number %d", q.N)
 		case 1:
 			return countResponse{}, errLost
 		}
@@ -104,13 +104,15 @@ func pair(t *testing.T) (*rpc.Client, *transient.Box, *transient.Box) {
 	})
 	rpc.Serve(s, slow, func(ctx context.Context, _ *countRequest) (bool, error) { <-ctx.Done(); return false, ctx.Err() })
 	rpc.Serve(s, alien, func(context.Context, *countRequest) (bool, error) { return true, nil })
-	c := &rpc.Client{Box: a, Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil }}
+	c := &rpc.Client{Transport: a, Live: func(_ context.Context, service string) (rpc.Instance, error) {
+		return rpc.Instance{Name: service + "-1"}, nil
+	}}
 	return c, a, b
 }
 
-// TestDo shows that a view is brought up to date before a query reads it, that the
-// response has the view's position, that each kind of failure has its code and message,
-// and that a timeout wraps its cause. The code of a nil error is empty.
+// TestDo shows that a view is brought up to date before a query reads it, that the response has the
+// view's position, that several kinds of failures have their codes and messages, and that a timeout
+// wraps its cause. The code of a nil error is empty.
 func TestDo(t *testing.T) {
 	c, _, _ := pair(t)
 	r, err := rpc.Do(t.Context(), c, one, countRequest{2})
@@ -124,14 +126,14 @@ func TestDo(t *testing.T) {
 		name, code, message string
 		do                  func() error
 	}{
-		{"the service's error", contract.CodeNotFound, "not found: no number 0", func() error { _, err := rpc.Do(t.Context(), c, one, countRequest{0}); return err }},
+		{"the service's error", contract.CodeNotFound, "no number 0", func() error { _, err := rpc.Do(t.Context(), c, one, countRequest{0}); return err }},
 		{"a fault", contract.CodeUnavailable, "the view is lost", func() error { _, err := rpc.Do(t.Context(), c, one, countRequest{1}); return err }},
 		{"a request of another type", contract.CodeInvalidInput, "the request of one: ", func() error { _, err := rpc.Do(t.Context(), c, text, "x"); return err }},
 		{"silence", contract.CodeTimeout, "b does not respond to slow: context deadline exceeded", func() error { _, err := rpc.Do(t.Context(), c, slow, countRequest{}); return err }},
 		{"a query for others", contract.CodeDenied, "alien is not for a", func() error { _, err := rpc.Do(t.Context(), c, alien, countRequest{}); return err }},
 		{"a query of a later release", contract.CodeQueryUnknown, "unknown question newer", func() error { _, err := rpc.Do(t.Context(), c, newer, countRequest{}); return err }},
 		{"no instance", contract.CodeUnavailable, "b does not respond to one: none runs", func() error {
-			none := &rpc.Client{Box: c.Box, Live: func(context.Context, string) (string, error) { return "", errors.New("none runs") }}
+			none := &rpc.Client{Transport: c.Transport, Live: func(context.Context, string) (rpc.Instance, error) { return rpc.Instance{}, errors.New("none runs") }}
 			_, err := rpc.Do(t.Context(), none, one, countRequest{})
 			return err
 		}},
@@ -149,12 +151,12 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestIn shows that a query, sent through a Box or the function Send, has the tenant of
+// TestIn shows that a query, sent through a Transport or the function Send, has the tenant of
 // its client, and that To leaves the tenant unchanged.
 func TestIn(t *testing.T) {
 	c, _, b := pair(t)
 	whose := query.Query[countRequest, string]{Info: info("whose", "")}
-	rpc.Serve(&rpc.Server{Box: b}, whose, func(ctx context.Context, _ *countRequest) (string, error) { return transient.Tenant(ctx), nil })
+	rpc.Serve(&rpc.Server{Transport: b}, whose, func(ctx context.Context, _ *countRequest) (string, error) { return transient.Tenant(ctx), nil })
 	for want, c := range map[string]*rpc.Client{"t": c, "one": c.In("one"), "two": c.In("one").In("two"), "three": c.In("three").To("b-1")} {
 		if r, err := rpc.Do(t.Context(), c, whose, countRequest{}); err != nil || r.Value != want {
 			t.Errorf("tenant %q %v, want %s", r.Value, err, want)
@@ -178,7 +180,7 @@ func TestScope(t *testing.T) {
 		return tenant == "cell" || tenant == "only", tenant == "member" || tenant == "only"
 	})
 	fresh := 0
-	s := &rpc.Server{Box: b, Fresh: func(context.Context) error { fresh++; return nil }}
+	s := &rpc.Server{Transport: b, Fresh: func(context.Context) error { fresh++; return nil }}
 	for scope, admits := range map[query.Scope][]string{
 		query.OfBoth:   {"cell", "member", "only"},
 		query.OfTenant: {"member", "only"},
@@ -277,7 +279,7 @@ func TestRolling(t *testing.T) {
 		t.Error(old, err)
 	}
 	var none countResponse
-	if err := meshtest.AskOne(t.Context(), a, "b", "b-1", "one", map[string]int{"n": 0}, &none); err == nil || errors.Unwrap(err).Error() != "not found: no number 0" {
+	if err := meshtest.AskOne(t.Context(), a, "b", "b-1", "one", map[string]int{"n": 0}, &none); err == nil || errors.Unwrap(err).Error() != "no number 0" {
 		t.Error(err)
 	}
 	if _, err := rpc.Do(t.Context(), c.To("b-1"), one, countRequest{2}); err != nil {

@@ -13,7 +13,7 @@ import (
 // Server registers the query handlers of an instance and brings the view that they read
 // up to date. Its fields are set before its first use.
 type Server struct {
-	Box Registrar
+	Transport Registrar
 	// View reports the state of the view that queries with a view read. If it is nil,
 	// responses contain no state.
 	View View
@@ -23,7 +23,7 @@ type Server struct {
 }
 
 // Registrar registers the handler of a verb for the services that may query it.
-// *transient.Box implements it.
+// *transient.Transport implements it.
 type Registrar interface {
 	Serve(verb string, h transient.Handler, callers ...string)
 }
@@ -130,7 +130,7 @@ func (f frames) Write(b []byte) (int, error) {
 // handle registers a handler that checks the scope of the query, decodes the request and
 // brings the view up to date before it calls h. An absent request is the zero value of Q.
 func handle[Q any](s *Server, q query.Info, h func(context.Context, *Q, func(any) error) error) {
-	s.Box.Serve(q.Verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
+	s.Transport.Serve(q.Verb, func(ctx context.Context, raw json.RawMessage, reply func(any) error) error {
 		if !q.Scope.Admits(transient.Standing(ctx)) {
 			return Errorf(contract.CodeNotFound, "%s is not for tenant %s", q.Verb, transient.Tenant(ctx))
 		}

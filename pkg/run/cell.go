@@ -153,10 +153,10 @@ func (c *Cell) Now(ctx context.Context) (handle.Cell, error) {
 	return c.now().cell, nil
 }
 
-// standing reports whether a tenant is that of the mesh itself, and whether it is one that
-// exists. contract.CellTenant is the mesh's own even before the cell is opened, so that
-// queries about the mesh need no other tenant. Both are true for every tenant until the
-// first key has been read.
+// standing reports whether a tenant is that of the mesh itself, and whether it is the original
+// tenant or one that a call created. contract.CellTenant is the mesh's own even before the cell is
+// opened, so that queries about the mesh need no other tenant. Both are true for every tenant until
+// the first key has been read.
 func (c *Cell) standing(tenant string) (cell, member bool) {
 	s := c.now()
 	if s.log == "" {

@@ -73,8 +73,8 @@ func (w *cellWorld) open(tenant, original string, by *sign.Key) {
 	w.add(tenant, contract.EventCellOpened, "cell", contract.Bytes(&doc))
 }
 
-// expect checks the state of the cell, the name of the log, and for each tenant in
-// standing whether it is the mesh's own and whether it exists.
+// expect checks the state of the cell, the name of the log, and for each tenant in standing the
+// results of the method standing.
 func (w *cellWorld) expect(want handle.Cell, log string, standing map[string][2]bool) {
 	w.t.Helper()
 	if got, err := w.env.Cell.Now(w.t.Context()); err != nil || got != want {

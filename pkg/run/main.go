@@ -6,20 +6,17 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/healthcheck"
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
@@ -87,7 +84,7 @@ func loadConfig(service string) (*config.Loaded, error) {
 // makes the service from its key files and configuration.
 //
 // With the argument "health", Main instead checks the health of the service's process
-// on this host and exits with the result of AskHealth.
+// on this host and exits with the result of healthcheck.Check.
 //
 // SIGTERM and SIGINT end the service: it stops receiving work, finishes the work that it
 // has received or returns it to the server, and Main returns. SIGUSR1 and SIGUSR2 change
@@ -95,7 +92,7 @@ func loadConfig(service string) (*config.Loaded, error) {
 // configuration if it has a file.
 func Main(service string, build func(Keys, *config.Config) (Service, error)) {
 	if len(os.Args) == 2 && os.Args[1] == "health" {
-		os.Exit(AskHealth(service))
+		os.Exit(healthcheck.Check(service))
 	}
 	debug.SetGCPercent(300) // the live heap is small and most allocations are short-lived, so collecting less often saves CPU and costs little memory
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -167,115 +164,10 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 	})
 }
 
-// healthSocket returns the address of a service's health socket, an abstract Unix socket
-// (unix(7)). Such sockets belong to a network namespace, so a health check inside a
-// container reaches the container's own service without a port or a file.
-func healthSocket(service string) string { return "@binnacle-health-" + service }
-
-// The answers to a health check, which may also be empty. A service is starting if it
-// has not been ready yet and its start makes progress.
-const (
-	healthOK       = "ok"
-	healthStarting = "starting"
-)
-
-// healthHold is how long the check of a service that was ready at an earlier check lasts,
-// unless it stops being ready. An engine that starts the next check 2 s after the end of
-// the last one then starts a process every 22 s instead of every two.
-const healthHold = 20 * time.Second
-
-// AnswerHealth listens on the health socket of a service and answers each check. The
-// answer is "ok" if ready returns true; after the first such answer, the connection stays
-// open for healthHold, and more text follows if ready returns false meanwhile. If the
-// service has not been ready yet, and s has made progress within StartPatience, the answer
-// is "starting". Otherwise the answer is empty. AnswerHealth returns when it cannot listen,
-// in general because another instance on this host listens already, or can no longer
-// accept connections.
+// AnswerHealth answers the health checks of a service (healthcheck.Answer). The service is
+// starting until ready returns true, as long as s has made progress within StartPatience.
+// AnswerHealth returns when it cannot listen, in general because another instance on this
+// host listens already.
 func AnswerHealth(service string, ready func() bool, s *Starting) {
-	answerHealth(service, ready, s, healthHold)
-}
-
-func answerHealth(service string, ready func() bool, s *Starting, hold time.Duration) {
-	l, err := net.Listen("unix", healthSocket(service))
-	if err != nil {
-		return // in general, another instance on this host has the socket
-	}
-	var was atomic.Bool // the service was ready before, so it is not starting, even if it is not ready now
-	go func() {
-		for !ready() {
-			s.Still() // Still finds changes only when it is called
-			time.Sleep(time.Second)
-		}
-		was.Store(true)
-	}()
-	for known := false; ; {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		switch {
-		case ready() && known:
-			go holdHealth(c, ready, hold)
-			continue
-		case ready():
-			_, _ = io.WriteString(c, healthOK)
-			known = true
-		case !was.Load() && s.Still() < StartPatience:
-			_, _ = io.WriteString(c, healthStarting)
-		}
-		c.Close()
-	}
-}
-
-// holdHealth answers "ok" and closes the connection after hold or, with more text, once
-// ready returns false.
-func holdHealth(c net.Conn, ready func() bool, hold time.Duration) {
-	defer c.Close()
-	_, _ = io.WriteString(c, healthOK)
-	for end := time.Now().Add(hold); time.Now().Before(end); time.Sleep(min(hold, 250*time.Millisecond)) {
-		if !ready() {
-			_, _ = io.WriteString(c, " no more")
-			return
-		}
-	}
-}
-
-// AskHealth checks the health of a service on this host and returns the exit code of the
-// check: 0 if the service runs and accepts work, else 1. If the service was ready at an
-// earlier check, a check ends after healthHold, or at once when the service stops being
-// ready. Otherwise it takes at most about two seconds. While the answer is that the service
-// is starting, AskHealth repeats the check every second, without a limit.
-func AskHealth(service string) int {
-	for {
-		switch askHealth(service) {
-		case healthOK:
-			return 0
-		case healthStarting:
-			time.Sleep(time.Second)
-		default:
-			return 1
-		}
-	}
-}
-
-// askHealth returns the answer to one check, or "" if the service does not answer or
-// stopped being ready during the check.
-func askHealth(service string) string {
-	c, err := net.DialTimeout("unix", healthSocket(service), time.Second)
-	if err != nil {
-		return ""
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(time.Second))
-	answer := make([]byte, len(healthStarting))
-	n, err := io.ReadAtLeast(c, answer, len(healthOK))
-	if err != nil {
-		return ""
-	}
-	_ = c.SetDeadline(time.Now().Add(healthHold + 5*time.Second))
-	rest, err := io.ReadAll(c)
-	if err != nil {
-		return ""
-	}
-	return string(append(answer[:n], rest...))
+	_ = healthcheck.Answer(service, ready, func() bool { return s.Still() < StartPatience })
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
@@ -63,16 +64,16 @@ type Config struct {
 // methods are safe for concurrent use; the exported fields are set before Service.Run is
 // called and do not change.
 type Env struct {
-	Service  string
-	Instance string
-	RootKID  string
-	Conn     *bus.Conn
-	Emit     *emit.Emitter // has no tenant: events without a cause need Emitter.In
-	Trust    *Trust
-	Cell     *Cell
-	Blobs    *blob.Store    // has no tenant: contents need Store.In
-	Box      *transient.Box // sends for contract.CellTenant; for a tenant, see Box.In
-	Queries  *rpc.Client    // sends queries to other services for contract.CellTenant
+	Service   string
+	Instance  string
+	RootKID   string
+	Conn      *bus.Conn
+	Emit      *emit.Emitter // has no tenant: events without a cause need Emitter.In
+	Trust     *Trust
+	Cell      *Cell
+	Blobs     *blob.Store          // has no tenant: contents need Store.In
+	Transport *transient.Transport // sends for contract.CellTenant; for a tenant, see Transport.In
+	Queries   *rpc.Client          // sends queries to other services for contract.CellTenant
 	// Snapshots stores states of the service's views; nil if the instance uses none.
 	Snapshots *snapshot.Store
 	Log       *slog.Logger
@@ -149,9 +150,7 @@ func (v *Env) ReportFollower(name string, f *follow.Follower, check func() error
 		h := Health{Name: name, OK: true}
 		select {
 		case <-f.Ready():
-			try, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			_ = f.Poll(try) // on an error, the reported position is the last one applied
+			_ = f.Poll(ctx) // on an error, the reported position is the last one applied
 		default:
 			h.OK, h.Detail = false, "replaying"
 		}
@@ -180,15 +179,26 @@ func (v *Env) ReportWork(consumer string) {
 	})
 }
 
-// Health returns the health of every registered part, in the order of registration.
+// healthWithin is the time limit for the parts of an instance's health. It is shorter than
+// the deadline of the query for the health, so that the instance responds in time although a
+// part is late.
+const healthWithin = time.Second
+
+// Health returns the health of every registered part, in the order of registration. The
+// functions of the parts are called concurrently, with a context that ends after
+// healthWithin, and Health waits until all of them have returned.
 func (v *Env) Health(ctx context.Context) []Health {
 	v.mu.Lock()
 	fs := v.health
 	v.mu.Unlock()
-	out := []Health{}
-	for _, f := range fs {
-		out = append(out, f(ctx))
+	ctx, cancel := context.WithTimeout(ctx, healthWithin)
+	defer cancel()
+	out := make([]Health, len(fs))
+	var parts sync.WaitGroup
+	for i, f := range fs {
+		parts.Go(func() { out[i] = f(ctx) })
 	}
+	parts.Wait()
 	return out
 }
 
@@ -206,23 +216,47 @@ func (v *Env) Epoch() uint64 {
 	return n
 }
 
-// live returns the name of a running instance of a service, or an error if there is
+// live returns a running instance of a service with its lease, or an error if there is
 // none.
-func (v *Env) live(ctx context.Context, service string) (string, error) {
-	names, err := bus.Live(ctx, v.Conn, service)
+func (v *Env) live(ctx context.Context, service string) (rpc.Instance, error) {
+	l, err := bus.Running(ctx, v.Conn, service)
 	if err != nil {
-		return "", err
+		return rpc.Instance{}, err
 	}
-	if len(names) == 0 {
-		return "", fmt.Errorf("service %s has no running instance", service)
+	if l == nil {
+		return rpc.Instance{}, fmt.Errorf("service %s has no running instance", service)
 	}
-	return names[0], nil
+	return rpc.Instance{Name: l.Instance(), Lease: l}, nil
+}
+
+// ServeApplied registers the handler of the query applied for f, which builds the service's main
+// view; see applied.
+func (v *Env) ServeApplied(f *follow.Follower) {
+	rpc.Serve(&rpc.Server{Transport: v.Transport, View: f}, query.AppliedQuery, func(ctx context.Context, _ *query.AppliedRequest) (query.AppliedPosition, error) {
+		return applied(ctx, f)
+	})
+}
+
+// applied waits until f has applied every event that is stored at the time of the call. While f
+// has not caught up since the start, the instance is not ready, and applied returns at once. It
+// fails with unavailable if the ledger cannot be read before ctx ends, or f ends.
+func applied(ctx context.Context, f *follow.Follower) (query.AppliedPosition, error) {
+	select {
+	case <-f.Ready():
+	default:
+		return query.AppliedPosition{Position: f.Position()}, nil
+	}
+	at, err := f.Applied(ctx)
+	if err != nil {
+		return query.AppliedPosition{}, rpc.Errorf(contract.CodeUnavailable, "stored events may not be applied: %v", err)
+	}
+	return query.AppliedPosition{Position: at}, nil
 }
 
 // serveQueries registers the handlers of the queries that every instance answers: its
 // health and its view of the key registry.
 func (v *Env) serveQueries() {
-	s := &rpc.Server{Box: v.Box}
+	s := &rpc.Server{Transport: v.Transport}
 	rpc.Serve(s, query.HealthQuery, func(ctx context.Context, _ *query.HealthRequest) ([]Health, error) { return v.Health(ctx), nil })
 	rpc.Serve(s, query.KeysViewQuery, func(context.Context, *query.KeysViewRequest) (query.ViewDump, error) { return v.Trust.dump(), nil })
 }

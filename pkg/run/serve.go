@@ -85,12 +85,14 @@ func newEnv(cfg *Config, service, name string, conn *bus.Conn) *Env {
 
 // connect sets the facilities of v that use its connection and its metrics.
 func (v *Env) connect() {
-	v.Emit = &emit.Emitter{Log: v.Metrics.Log(eventlog.JetStream{Conn: v.Conn}), Source: v.Service + "/" + v.Instance, Now: time.Now}
+	ledger := &appends{Log: eventlog.JetStream{Conn: v.Conn}}
+	v.Report(ledger.health)
+	v.Emit = &emit.Emitter{Log: v.Metrics.Log(ledger), Source: v.Service + "/" + v.Instance, Now: time.Now}
 	v.Trust.see = v.Emit.See
 	v.Blobs = &blob.Store{Conn: v.Conn, Recent: v.recent}
-	v.Box = transient.NewBox(v.Conn, contract.CellTenant, v.Service, v.Instance)
-	v.Box.Tenants(v.Cell.standing)
-	v.Queries = &rpc.Client{Box: v.Box, Live: v.live}
+	v.Transport = transient.NewTransport(v.Conn, contract.CellTenant, v.Service, v.Instance)
+	v.Transport.Tenants(v.Cell.standing)
+	v.Queries = &rpc.Client{Transport: v.Transport, Live: v.live}
 	// The vault-broker accepts queries for content keys from these services only.
 	if slices.Contains(services.ContentReaders(), v.Service) {
 		v.Blobs.Keys = contentkeys.New(v.Queries)
@@ -152,7 +154,7 @@ func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error
 	env.starting.Follow(env.Instance, "keys."+env.Service, in.trust)
 	go env.starting.Report(inner, env.Log, env.Instance)
 	var g errgroup.Group
-	for _, task := range []func(context.Context) error{slot.Keep, func(c context.Context) error { return in.trust.Run(c, 1) }, env.Box.Run, in.fatal} {
+	for _, task := range []func(context.Context) error{slot.Keep, func(c context.Context) error { return in.trust.Run(c, 1) }, env.Transport.Run, in.fatal} {
 		g.Go(func() error {
 			err := task(base)
 			if err != nil {
@@ -232,7 +234,7 @@ func (in *instance) serve(ctx, base context.Context, ready func()) error {
 func (in *instance) prepare(ctx context.Context) (kid string, ok bool) {
 	// The key registry must be complete before the service verifies a signature, and the
 	// inbox must receive before the service sends a query.
-	for _, ch := range []<-chan struct{}{in.trust.Ready(), in.env.Box.Ready()} {
+	for _, ch := range []<-chan struct{}{in.trust.Ready(), in.env.Transport.Ready()} {
 		select {
 		case <-ch:
 		case <-ctx.Done():

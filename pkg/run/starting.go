@@ -115,10 +115,9 @@ func (s *Starting) release() {
 	}
 }
 
-// Report logs every startReports which views an instance still rebuilds or, if all have
-// caught up, that the instance is not ready yet. It returns once nothing is left to log,
-// or when ctx ends. If no instance of the process is starting any more, it first returns
-// free memory to the operating system; see release.
+// Report logs every startReports which views an instance still rebuilds or, if all have caught up,
+// that the instance is not ready yet. It returns once nothing is left to log, or when ctx ends.
+// Before it returns because nothing is left to log, it calls release.
 func (s *Starting) Report(ctx context.Context, log *slog.Logger, instance string) {
 	for {
 		select {

@@ -2,7 +2,6 @@ package run
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"os"
 	"strconv"
@@ -11,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/healthcheck"
 )
 
 // fakeView is a view of 1,000 events whose position the test sets.
@@ -85,49 +86,6 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// TestHealthWhileStarting shows that a health check waits while a service is starting,
-// succeeds when the service is ready, and fails once a service that was ready is not, also
-// during a check.
-func TestHealthWhileStarting(t *testing.T) {
-	name := "test-" + strconv.Itoa(os.Getpid())
-	var ready atomic.Bool
-	go answerHealth(name, ready.Load, NewStarting(), 600*time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for askHealth(name) != healthStarting {
-		if ctx.Err() != nil {
-			t.Fatal("the service does not answer that it starts")
-		}
-	}
-	code := make(chan int, 1)
-	go func() { code <- AskHealth(name) }()
-	select {
-	case c := <-code:
-		t.Fatalf("the check of a service that starts ended with %d", c)
-	case <-time.After(200 * time.Millisecond):
-	}
-	ready.Store(true)
-	if c := <-code; c != 0 {
-		t.Fatalf("exit code %d of a ready service", c)
-	}
-	for time.Sleep(1100 * time.Millisecond); askHealth(name) != healthOK; { // until AnswerHealth has recorded that the service was ready
-		if ctx.Err() != nil {
-			t.Fatal("not ready")
-		}
-	}
-	began := time.Now()
-	if c := AskHealth(name); c != 0 || time.Since(began) < 600*time.Millisecond {
-		t.Fatalf("exit code %d after %v", c, time.Since(began))
-	}
-	time.AfterFunc(100*time.Millisecond, func() { ready.Store(false) })
-	if c := AskHealth(name); c != 1 {
-		t.Fatalf("exit code %d of a service that stops being ready during the check", c)
-	}
-	if c := AskHealth(name); c != 1 {
-		t.Fatalf("exit code %d of a service that is ready no more", c)
-	}
-}
-
 // TestHealthStalled shows that the health check of a service fails if its start makes no
 // progress for StartPatience.
 func TestHealthStalled(t *testing.T) {
@@ -137,7 +95,7 @@ func TestHealthStalled(t *testing.T) {
 	s.since = time.Now().Add(-StartPatience)
 	go AnswerHealth(name, func() bool { return false }, s)
 	time.Sleep(100 * time.Millisecond)
-	if c := AskHealth(name); c != 1 {
+	if c := healthcheck.Check(name); c != 1 {
 		t.Fatalf("exit code %d of a service that stands still", c)
 	}
 }

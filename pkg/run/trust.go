@@ -38,11 +38,11 @@ type Trust struct {
 // errBehind is the error of an attempt of Await after which the view lacks events.
 var errBehind = fmt.Errorf("%w: the key registry has not read every event yet", eventlog.ErrUnavailable)
 
-// Await waits until the registry has applied every key event before the ledger sequence
-// seq of a stored event. From then on, At returns for the Lamport time of that event what
-// it returns for a reader that has read the whole ledger. A view that looks up keys while
-// it applies an event must call Await first, because the two readers are not in step. The
-// error is that of ctx.
+// Await waits until the registry has applied every key event before the ledger sequence seq of
+// a stored event. From then on, further key events do not change the result of At for the
+// Lamport time of that event. A view that looks up keys while it applies an event must call
+// Await first, because its reader and that of the registry advance independently. The error is
+// that of ctx.
 func (t *Trust) Await(ctx context.Context, seq uint64) error {
 	return eventlog.Retry(ctx, func() error {
 		if t.reached.Load() >= seq || t.position() >= seq {

@@ -55,7 +55,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// checker returns a Checker over the ledger.
+// checker returns a Checker over log with the given tenants, whose clock is ahead by later.
 func (w *world) checker(log eventlog.Log, known tenants, later time.Duration) *Checker {
 	return New(log, func(string, string, string, uint64) ([]byte, error) { return w.key.Public(), nil }, known, func() time.Time { return time.Now().Add(later) }, nil)
 }
@@ -138,9 +138,10 @@ func (down) Scan(context.Context, string, uint64) iter.Seq2[eventlog.Entry, erro
 	return func(yield func(eventlog.Entry, error) bool) { yield(eventlog.Entry{}, errDown) }
 }
 
-// TestRead checks that Allowed and Find return the decision of the call alone, of an
-// entry before the request, and nil without an error if there is none or its data are
-// malformed. If the ledger does not respond, every method returns its error.
+// TestRead checks that Allowed and Find return only the decision on the request's call, and nil
+// without an error if there is none or its data are malformed. Allowed does not return a
+// decision at or after the request. If the ledger does not respond, Allowed, Find and Check
+// return the ledger's error.
 func TestRead(t *testing.T) {
 	w := newWorld(t)
 	_, damaged := w.put(w.policy, contract.EventAllowed, runner, "c-3", []byte(`{}`))

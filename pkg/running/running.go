@@ -1,8 +1,8 @@
-// Package running checks a request that another service makes for a call. The request
-// itself proves nothing, because any service can send one: that the call was allowed, for
-// which executor, tenant and session, that it has started and not ended, and at which
-// instance it runs, follows from the ledger alone. The vault-broker and the egress-broker
-// check their requests with it.
+// Package running checks a request that another service makes for a call. The request itself
+// proves nothing, because any service can send one. Only the ledger shows whether the call was
+// allowed, for which executor, tenant and session, whether it has started and not ended, and
+// at which instance it runs. The vault-broker and the egress-broker check their requests with
+// it.
 package running
 
 import (
@@ -45,11 +45,11 @@ func New(log eventlog.Log, keys guard.KeyAt, tenants Tenants, now func() time.Ti
 	return &Checker{Log: log, Keys: keys, Tenants: tenants, Now: now, histories: lru.Cache[outcome.History]{Max: MaxHistories, Epoch: epoch}}
 }
 
-// Allowed returns the data of the event at the ledger sequence at, if by that event policy
-// allowed the call of the request e to the executor, and if at is before seq, the sequence
-// of the request. Otherwise, or if the data are malformed, it returns nil. It does not
-// verify the decision. It reads one entry, whatever the length of the session. An error
-// means that the ledger could not be read.
+// Allowed returns the data of the event with the ledger sequence at. By that event policy must
+// have allowed the executor to run the call of the request e, and at must be before seq, the
+// sequence of the request. Otherwise, or if the data are malformed, Allowed returns nil. It
+// does not verify the decision. It reads one entry, whatever the length of the session. An
+// error means that the ledger could not be read.
 func (c *Checker) Allowed(ctx context.Context, e *contract.Event, executor string, at, seq uint64) (*contract.Allowed, error) {
 	if at < 1 || at >= seq {
 		return nil, nil
@@ -98,12 +98,11 @@ const (
 	NotRunning = "the call is not running at the requester"
 )
 
-// Check returns the reason for which the request e must be refused, or "" if a, the result
-// of Allowed or Find at the sequence at, covers it: policy signed the decision, it is for
-// this tenant, session and executor, the tenant exists and is not suspended, and the call
-// runs at the instance at; an empty instance stands for any. An expired intent is no reason
-// for a refusal, because it limits the start of the call. An error means that the ledger
-// could not be read.
+// Check returns the reason for which the request e must be refused, or "" if a, the result of
+// Allowed or Find at the sequence at, covers it: policy signed the decision, it is for this
+// tenant, session and executor, the tenant exists and is not suspended, and the call runs at
+// the given instance, where "" means any. An expired intent is no reason for a refusal,
+// because it limits the start of the call. An error means that the ledger could not be read.
 func (c *Checker) Check(ctx context.Context, e *contract.Event, a *contract.Allowed, at uint64, executor, instance string) (refusal string, err error) {
 	if a == nil {
 		return NoDecision, nil

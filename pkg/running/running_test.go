@@ -61,10 +61,10 @@ func (s *session) fill(name string, n int) {
 	}
 }
 
-// TestLookups shows that the reads for a request do not depend on the length of the
-// session: they are the same after 10 calls as after 100,000, also if the request does
-// not name the event that allowed its call, and if as many calls ended while its call ran
-// and their outcomes have been read.
+// TestLookups shows that the number of reads for a request is the same in a session of 10 calls
+// as in one of 100,000. This also holds if the request names another entry or none as the event
+// that allowed its call, and if as many other calls ended while the call ran, once their
+// outcomes have been read.
 func TestLookups(t *testing.T) {
 	read := map[string][]int64{}
 	for _, n := range []int{10, 100_000} {

@@ -80,14 +80,11 @@ func sealInfo(purpose string, parts ...string) string {
 // vaultBroker is the only service from which secrets are accepted.
 const vaultBroker = "vault-broker"
 
-// secretInbox is the prefix of the ids of inboxes for sealed values.
-const secretInbox = "secret"
-
-// ValidInbox reports whether id is a valid id of an inbox for sealed values: "secret-"
+// ValidInbox reports whether id is a valid id of an inbox for sealed values: contract.IDSecretInbox
 // and up to 57 characters of [A-Za-z0-9_-]. The prefix distinguishes it from the other
-// ids with which transient.Box receives frames.
+// ids with which transient.Transport receives frames.
 func ValidInbox(id string) bool {
-	return strings.HasPrefix(id, secretInbox+"-") && len(id) <= 64 && contract.Token(id)
+	return strings.HasPrefix(id, contract.IDSecretInbox) && len(id) <= 64 && contract.Token(id)
 }
 
 // Sealed is the document of the frame that the vault-broker sends: the sealed values, or
@@ -114,9 +111,9 @@ func (r *Refusal) RefusalCode() string { return r.Code }
 // time.
 const again = 5 * time.Second
 
-// request calls send until a response arrives, and returns the response. It waits for the
-// duration again after the first call, and twice as long after each further one. It
-// returns an error if send or the stream fails, or once ctx is done.
+// request calls send until a response arrives, and returns the response. It waits for 5
+// seconds, the constant again, after the first call, and twice as long after each further one.
+// It returns an error if send or the stream fails, or once ctx is done.
 func request(ctx context.Context, in *transient.Stream, send func() error) (transient.Frame, error) {
 	for wait := again; ; wait *= 2 {
 		if err := send(); err != nil {
@@ -138,20 +135,20 @@ func request(ctx context.Context, in *transient.Stream, send func() error) (tran
 // vault-broker and returns their values by name. allowed is the ledger sequence of the
 // event that allows the call. The function records the request on the ledger and receives
 // the values in an inbox for this request only, sealed to a key that it generates for this
-// request. If no response arrives within the duration again, the function repeats the
-// request and doubles the duration, because a restart of the NATS server loses responses.
+// request. If no response arrives, the function repeats the request after 5 seconds and then
+// at doubled intervals, because a restart of the NATS server loses responses.
 // It returns an error unless it has received and opened the value of every name before ctx
 // ends: a *Refusal if the vault-broker refuses the request.
-func FromBroker(m *emit.Emitter, box *transient.Box, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
+func FromBroker(m *emit.Emitter, transport *transient.Transport, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
 	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()
 		if err != nil {
 			return nil, err
 		}
-		req := Request{Allowed: int64(allowed), CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(secretInbox), Names: names, Recipient: key.Public(), To: instance}
+		req := Request{Allowed: int64(allowed), CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(contract.IDSecretInbox), Names: names, Recipient: key.Public(), To: instance}
 		// The inbox is opened before the request is recorded, because frames for an id
 		// that is not open are dropped.
-		in := box.Open(req.Inbox, vaultBroker)
+		in := transport.Open(req.Inbox, vaultBroker)
 		defer in.Close()
 		f, err := request(ctx, in, func() error {
 			_, err := m.Append(ctx, m.New(contract.EventSecretRequested, started.Session, contract.Bytes(&req), started))

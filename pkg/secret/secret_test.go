@@ -26,7 +26,7 @@ import (
 type pair struct {
 	t          *testing.T
 	ctx        context.Context
-	broker     *transient.Box
+	broker     *transient.Transport
 	log        eventlog.Log
 	fromBroker func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error)
 	started    *contract.Event
@@ -37,9 +37,9 @@ func newPair(t *testing.T) *pair {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
 	p := &pair{t: t, ctx: ctx}
-	connect := func(service string) (*transient.Box, *emit.Emitter) {
+	connect := func(service string) (*transient.Transport, *emit.Emitter) {
 		c := m.Connect(t, service)
-		b := transient.NewBox(c, "t", service, service+"-1")
+		b := transient.NewTransport(c, "t", service, service+"-1")
 		go b.Run(ctx)
 		<-b.Ready()
 		return b, &emit.Emitter{Log: eventlog.JetStream{Conn: c}, Tenant: "t", Source: service + "/" + service + "-1", Now: time.Now}
@@ -127,7 +127,7 @@ func TestSecretsAtOnce(t *testing.T) {
 }
 
 // TestLostAnswer shows that a request is repeated if its response is lost, for the same
-// inbox and key, so that the response to either request is received.
+// inbox and key, so that a response to the first request is still received.
 func TestLostAnswer(t *testing.T) {
 	p := newPair(t)
 	var g errgroup.Group

@@ -37,6 +37,11 @@ const (
 	ViewState     = "policy.state"
 	ViewBudget    = "policy.budget"
 	ViewStarts    = "policy.starts"
+	ViewSandboxes = "session.sandboxes"
+	ViewArtifacts = "work.artifacts"
+	ViewPipelines = "work.pipelines"
+	ViewTools     = "work.catalog"
+	ViewServers   = "mcp.servers"
 )
 
 // all is the registry. The scopes of the built-in policy and replay's report are in its
@@ -44,9 +49,9 @@ const (
 // services that have a program.
 var all = []Service{
 	{
-		Name: Audit, Executes: true, Slots: 1, Content: true, State: "audit", Rebuilt: true,
+		Name: Audit, Slots: 1, Content: true, State: "audit", Rebuilt: true,
 		Kinds:   []Kind{{Prefix: "audit"}},
-		Uses:    []string{contract.UseCheckpoint, contract.UseManifest, contract.UseReceipt},
+		Uses:    []string{contract.UseCheckpoint, contract.UseManifest},
 		Views:   []View{{Name: ViewAudit, Path: Audit, Verb: viewVerb, Lines: true}},
 		Queried: []string{Judge, LLMRouter, Policy},
 	},
@@ -58,8 +63,10 @@ var all = []Service{
 	},
 	{
 		Name: SessionRunner, Executes: true, Slots: 8,
-		Kinds: []Kind{{Prefix: "tool", Scope: "tools:call"}, {Prefix: "image", Scope: "cell:admin", Names: []string{"gc", "import", "list", "pull"}}},
+		Kinds: []Kind{{Prefix: "tool", Scope: "tools:call"}, {Prefix: "image", Scope: "cell:admin", Names: []string{"gc", "import", "list", "pull"}},
+			{Prefix: "pack", Scope: "cell:admin", Names: []string{"install", "uninstall"}}},
 		Uses:  []string{contract.UseReceipt},
+		Views: []View{{Name: ViewSandboxes, Path: SessionRunner, Verb: viewVerb, Optional: true}},
 	},
 	{
 		Name: LLMRouter, Executes: true, Slots: 8, Content: true,
@@ -91,14 +98,18 @@ var all = []Service{
 	{Name: EgressBroker, Slots: 4},
 	{
 		Name: Work, Executes: true, Slots: 4, Content: true,
-		Kinds:   []Kind{{Prefix: "work"}},
-		Uses:    []string{contract.UseReceipt},
+		Kinds: []Kind{{Prefix: "work"}},
+		Uses:  []string{contract.UseReceipt},
+		Views: []View{{Name: ViewArtifacts, Path: Work, Verb: viewVerb, Optional: true},
+			{Name: ViewPipelines, Path: "work-pipelines", Verb: "pipelines_view", Optional: true},
+			{Name: ViewTools, Path: "work-catalog", Verb: "catalog_view", Optional: true}},
 		Queried: []string{SessionRunner},
 	},
 	{
 		Name: MCPRouter, Executes: true, Slots: 8,
 		Kinds: []Kind{{Prefix: "mcp", Scope: "cell:admin"}, {Prefix: "resource", Scope: "tools:call"}, {Prefix: "prompt", Scope: "tools:call"}, {Prefix: "completion", Scope: "tools:call"}},
 		Uses:  []string{contract.UseReceipt},
+		Views: []View{{Name: ViewServers, Path: MCPRouter, Verb: viewVerb, Optional: true}},
 	},
 	{Name: "lab", Reserved: true, Executes: true, Kinds: []Kind{{Prefix: "lab"}}},
 }

@@ -31,9 +31,11 @@ type Service struct {
 	// Reserved is true for a name that has no program yet but that intents and kinds may
 	// already contain. Of the other fields, only Name, Executes and Kinds are then set.
 	Reserved bool
-	// Executes is true if an intent may name the service as its executor.
+	// Executes is true if an intent may name the service as its executor. A service with a
+	// program then takes allowed calls and has a key for receipts.
 	Executes bool
-	// Kinds lists the families of calls that the service executes.
+	// Kinds lists the families of calls that the service executes. Those of a service that
+	// executes none are reserved.
 	Kinds []Kind
 	// Uses lists the uses of its signing key (contract.UseReceipt and so on). A service
 	// without uses has no signing key.
@@ -57,8 +59,8 @@ type Service struct {
 	// data.
 	State string
 	// Elsewhere is true if the service can be configured to store its data elsewhere than
-	// in the folder of State. An instance that uses the folder is the only one; others
-	// may run up to Slots times.
+	// in the folder of State. If an instance uses the folder, it is the only one; otherwise
+	// up to Slots instances may run.
 	Elsewhere bool
 	// Rebuilt is true if a restore makes the folder of State from the ledger and the newest
 	// checkpoint, so that a backup does not contain it.

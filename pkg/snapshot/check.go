@@ -38,11 +38,11 @@ func Verify(h *contract.Snapshot, trust Trust) error {
 	return sign.Verify(public, sign.DomainSnapshot, contract.Bytes(&body), h.Sig)
 }
 
-// check returns an error unless the snapshot may be used: it is of this service, tenant
-// and root key, was made by this version of the code, and is signed with a key that is
-// valid now; the ledger's entry at its position is the one that it names; and checkLog
-// accepts the checkpoint that it names. A snapshot that was taken before entries were
-// lost is therefore not used with the entries that replaced them.
+// check returns an error unless the snapshot may be used: it is of this service, tenant and root
+// key, was made by this version of the code, has no number out of range, and is signed with a key
+// that is valid now; the ledger's entry at its position is the one that it names; and checkLog
+// accepts the checkpoint that it names. A snapshot that was taken before entries were lost is
+// therefore not used with the entries that replaced them.
 func (s *Store) check(ctx context.Context, h *Stored, code int64) error {
 	switch {
 	case h.Tenant != s.Tenant || h.Service != s.Service || h.Root != s.RootKID:

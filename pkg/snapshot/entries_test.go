@@ -162,7 +162,6 @@ func TestParts(t *testing.T) {
 // nil Store does nothing.
 func TestWhen(t *testing.T) {
 	f := newFixture(t)
-	// A nil Store does nothing.
 	var none *snapshot.Store
 	none.Close(t.Context())
 	none.Keep(t.Context())

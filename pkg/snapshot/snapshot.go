@@ -42,9 +42,9 @@ type Source struct {
 	Save func(context.Context) (state []byte, position uint64, err error)
 }
 
-// Store stores and loads the snapshots of one instance. Its fields must be set before
-// the first call. The methods are safe for concurrent use. A nil Store stores nothing and
-// loads nothing.
+// Store stores and loads the snapshots of one instance. Its fields must be set before the first
+// call. Start may be called concurrently, but Keep and Close must not run at the same time. A nil
+// Store stores nothing and loads nothing.
 type Store struct {
 	Conn     *bus.Conn
 	Log      eventlog.Log

@@ -21,10 +21,9 @@ const pollEvery = time.Second
 type Files struct {
 	cert, key string
 
-	mu     sync.Mutex
-	seen   [2]os.FileInfo
-	looked time.Time
-	pair   *tls.Certificate
+	mu    sync.Mutex
+	watch watch
+	pair  *tls.Certificate
 }
 
 // Open reads both files, and returns an error if they cannot be used. It returns nil and
@@ -36,7 +35,7 @@ func Open(cert, key string) (*Files, error) {
 	if cert == "" || key == "" {
 		return nil, errors.New("tls: name both a certificate and a key")
 	}
-	f := &Files{cert: cert, key: key}
+	f := &Files{cert: cert, key: key, watch: watch{paths: []string{cert, key}}}
 	if err := f.load(); err != nil {
 		return nil, err
 	}
@@ -64,30 +63,43 @@ func (f *Files) load() error {
 func (f *Files) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.looked) < pollEvery {
-		return f.pair, nil
+	f.watch.reload("the TLS files", f.load)
+	return f.pair, nil
+}
+
+// watch finds out whether files have changed. It is not safe for concurrent use.
+type watch struct {
+	paths  []string
+	seen   []os.FileInfo // of the files that were last loaded; empty before the first reload
+	looked time.Time
+}
+
+// reload calls load if the files have changed, which it checks at most once per pollEvery. If
+// the files cannot be read or load returns an error, reload logs a warning that names what, and
+// loads the files again after the next pollEvery.
+func (w *watch) reload(what string, load func() error) {
+	if time.Since(w.looked) < pollEvery {
+		return
 	}
-	f.looked = time.Now()
-	var now [2]os.FileInfo
-	changed := false
-	for i, path := range []string{f.cert, f.key} {
+	w.looked = time.Now()
+	now, changed := make([]os.FileInfo, len(w.paths)), len(w.seen) == 0
+	for i, path := range w.paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			slog.Warn("the TLS files cannot be read; the certificate stays", "err", err)
-			return f.pair, nil
+			slog.Warn(what+" cannot be read; what was loaded before remains in use", "err", err)
+			return
 		}
 		now[i] = info
-		changed = changed || f.seen[i] == nil || !os.SameFile(info, f.seen[i]) || !info.ModTime().Equal(f.seen[i].ModTime()) || info.Size() != f.seen[i].Size()
+		changed = changed || !os.SameFile(info, w.seen[i]) || !info.ModTime().Equal(w.seen[i].ModTime()) || info.Size() != w.seen[i].Size()
 	}
 	if !changed {
-		return f.pair, nil
+		return
 	}
-	if err := f.load(); err != nil { // the other file may not be written yet
-		slog.Warn("the TLS files cannot be used; the certificate stays", "err", err)
-		return f.pair, nil
+	if err := load(); err != nil { // the other file may not be written yet
+		slog.Warn(what+" cannot be used; what was loaded before remains in use", "err", err)
+		return
 	}
-	f.seen = now
-	return f.pair, nil
+	w.seen = now
 }
 
 // Config returns a TLS configuration for a server: TLS 1.2 or newer, HTTP/1.1.

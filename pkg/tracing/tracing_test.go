@@ -39,7 +39,7 @@ func collector(t *testing.T) (url string, bodies func() []string) {
 	}
 }
 
-// TestOff checks that without a collector no span is exported and the trace context of an
+// TestOff checks that without a collector no span is recorded and the trace context of an
 // event remains as it is.
 func TestOff(t *testing.T) {
 	collector(t)
@@ -90,8 +90,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestEnvironment checks that the variables of OpenTelemetry override the configured
-// endpoint, and suffice without one.
+// TestEnvironment checks that OTEL_EXPORTER_OTLP_ENDPOINT overrides the configured endpoint,
+// and suffices without one.
 func TestEnvironment(t *testing.T) {
 	url, bodies := collector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)

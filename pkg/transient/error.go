@@ -42,6 +42,18 @@ func ErrorOf(err error) *Error {
 // unknownVerb is the start of the error message for a verb that has no handler.
 const unknownVerb = "unknown question "
 
+// notFound begins the message of a Failed frame with the code not_found: callers of
+// release 0.5 derive the code from it. It is no part of Error.Message.
+const notFound = "not found: "
+
+// text returns the message of the Failed frame for an error.
+func (e *Error) text(message string) string {
+	if e.Code == contract.CodeNotFound {
+		return notFound + message
+	}
+	return message
+}
+
 // failed returns the error in a Failed frame. Services of release 0.5 and earlier send
 // no code; the code is then derived from the start of the message, and is unavailable if
 // that is not known.
@@ -49,6 +61,8 @@ func failed(f Frame) *Error {
 	e := &Error{Code: f.Code, Param: f.Param}
 	_ = json.Unmarshal(f.Data, &e.Message)
 	switch {
+	case e.Code == contract.CodeNotFound:
+		e.Message = strings.TrimPrefix(e.Message, notFound)
 	case e.Code != "":
 	case strings.HasPrefix(e.Message, "not found"):
 		e.Code = contract.CodeNotFound

@@ -54,19 +54,23 @@ func TestAddress(t *testing.T) {
 }
 
 // TestFailed checks the code of a Failed frame: the one that it contains or, without one,
-// the code that follows from its message.
+// the code that follows from its message. The words that begin a
+// message with code not_found are removed.
 func TestFailed(t *testing.T) {
-	for _, x := range []struct{ code, message, want string }{
-		{contract.CodeDenied, "not found: x", contract.CodeDenied},
-		{"", "not found: x", contract.CodeNotFound},
-		{"", unknownVerb + "x", contract.CodeQueryUnknown},
-		{"", "no leader", contract.CodeUnavailable},
+	for _, x := range []struct{ code, message, want, says string }{
+		{contract.CodeDenied, "not found: x", contract.CodeDenied, "not found: x"},
+		{contract.CodeNotFound, Errorf(contract.CodeNotFound, "x").text("x"), contract.CodeNotFound, "x"},
+		{contract.CodeNotFound, "no x", contract.CodeNotFound, "no x"},
+		{"", Errorf(contract.CodeNotFound, "x").text("x"), contract.CodeNotFound, "not found: x"}, // as a caller of release 0.5 reads it
+		{"", "not found: x", contract.CodeNotFound, "not found: x"},
+		{"", unknownVerb + "x", contract.CodeQueryUnknown, unknownVerb + "x"},
+		{"", "no leader", contract.CodeUnavailable, "no leader"},
 	} {
 		body, err := Encode(x.message)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e := failed(Frame{Code: x.code, Param: "p", Data: body}); e.Code != x.want || e.Message != x.message || e.Param != "p" {
+		if e := failed(Frame{Code: x.code, Param: "p", Data: body}); e.Code != x.want || e.Message != x.says || e.Param != "p" {
 			t.Errorf("%+v: %+v", x, e)
 		}
 	}
@@ -90,7 +94,7 @@ func TestStanding(t *testing.T) {
 }
 
 // send delivers a JSON frame from a service to b.
-func send(t *testing.T, b *Box, service, id string, f Frame) {
+func send(t *testing.T, b *Transport, service, id string, f Frame) {
 	t.Helper()
 	body, err := Encode(f)
 	if err == nil {
@@ -101,16 +105,16 @@ func send(t *testing.T, b *Box, service, id string, f Frame) {
 	}
 }
 
-// newBox returns an inbox of work without a connection, to which a test delivers messages.
-func newBox() *Box {
-	return &Box{tenant: "t", inbox: &inbox{service: "work", instance: "work-1", open: map[string]*Stream{}, handlers: map[string]served{}, warned: map[string]time.Time{}}}
+// newTransport returns an inbox of work without a connection, to which a test delivers messages.
+func newTransport() *Transport {
+	return &Transport{tenant: "t", inbox: &inbox{service: "work", instance: "work-1", open: map[string]*Stream{}, handlers: map[string]served{}, warned: map[string]time.Time{}}}
 }
 
 // TestTry checks that Try returns the frames that have arrived, and does not wait for
 // others, and that a sealed frame has no number.
 func TestTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a Try that waits fails
-		b := newBox()
+		b := newTransport()
 		s := b.Open("c-1", "gateway")
 		if f, ok, err := s.Try(); ok || err != nil {
 			t.Errorf("before the first frame: %+v %v", f, err)
@@ -129,10 +133,11 @@ func TestTry(t *testing.T) {
 	})
 }
 
-// TestReopened checks that a stream that is opened again under an id receives the frames
-// from then on, also after the earlier one is closed, and that none arrive after its own end.
+// TestReopened checks that a stream that is opened under the id of an open stream receives the
+// frames from then on, even after the earlier stream is closed, and none after it is closed
+// itself.
 func TestReopened(t *testing.T) {
-	b := newBox()
+	b := newTransport()
 	first := b.Open("c-1", "gateway")
 	second := b.Open("c-1", "gateway")
 	first.Close()
@@ -169,7 +174,7 @@ func TestForeignLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l logged
 		slog.SetDefault(slog.New(&l))
-		b := newBox()
+		b := newTransport()
 		b.Open("c-1", "gateway")
 		for i, x := range []struct {
 			service string

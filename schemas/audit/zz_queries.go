@@ -4,6 +4,7 @@ package audit
 
 import (
 	"encoding/json"
+	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"time"
 )
@@ -14,6 +15,12 @@ var (
 
 	// CallQuery is audit.call. The newest event of a call: its outcome, else its start, decision, escalation or proposal.
 	CallQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "call", Callers: []string{"gateway", "llm-router"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+
+	// CallEventsQuery is audit.call_events. The events of a call whose ids are derived from the call's, in the order of the ledger: its proposal, escalation, decision, start, outcome and others.
+	CallEventsQuery = query.Query[CallRef, []Found]{Info: query.Info{Service: "audit", Verb: "call_events", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+
+	// CancellationQuery is audit.cancellation. The event that requests the cancellation of a call.
+	CancellationQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "cancellation", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// CheckpointQuery is audit.checkpoint. A checkpoint of the log: the newest, the one that witnesses are to cosign now, the newest with some number of cosignatures, or the last one of a closed epoch.
 	CheckpointQuery = query.Query[CheckpointRequest, string]{Info: query.Info{Service: "audit", Verb: "checkpoint", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
@@ -26,6 +33,9 @@ var (
 
 	// DecisionQuery is audit.decision. The event that holds a call's decision to allow it.
 	DecisionQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "decision", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+
+	// DeferralQuery is audit.deferral. The event that records that an asynchronous request was answered before the outcome of its call.
+	DeferralQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "deferral", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// EvidenceQuery is audit.evidence. A session's evidence pack, compressed (S2).
 	EvidenceQuery = query.Bytes[EvidenceRequest]{Info: query.Info{Service: "audit", Verb: "evidence", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
@@ -40,7 +50,7 @@ var (
 	ProofQuery = query.Query[ProofRequest, Inclusion]{Info: query.Info{Service: "audit", Verb: "proof", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ProofgraphQuery is audit.proofgraph. A session's proof graph up to the newest checkpoint, which closes it.
-	ProofgraphQuery = query.List[ProofgraphRequest, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "proofgraph", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
+	ProofgraphQuery = query.List[ProofgraphRequest, proofgraph.Node]{Info: query.Info{Service: "audit", Verb: "proofgraph", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
 
 	// ProposalQuery is audit.proposal. The event that proposed a call.
 	ProposalQuery = query.Query[CallRef, json.RawMessage]{Info: query.Info{Service: "audit", Verb: "proposal", Callers: []string{"gateway", "llm-router"}, Scope: query.OfBoth, View: "audit.index", Deadline: 60000 * time.Millisecond}}
@@ -78,7 +88,7 @@ type CallRef struct {
 	CallID string `json:"call_id"`
 }
 
-// Found is one event that a search found.
+// Found is one event and its place on the ledger.
 type Found struct {
 	Event json.RawMessage `json:"event"`
 	Seq   uint64          `json:"seq"` // its ledger sequence

@@ -70,6 +70,76 @@ func (d *EgressRefused) Canonical(c *canon.Codec) {
 	c.Str("to", &d.To)
 }
 
+// EndpointFlowDeniedName is the event's name.
+const EndpointFlowDeniedName = "endpoint_flow_denied"
+
+// EndpointFlowDenied is the data of egress-broker.endpoint_flow_denied.v1. A network flow of a service was denied; nothing of it was sent.
+type EndpointFlowDenied struct {
+	Address   string `json:"address,omitempty"` // address and port that was dialled
+	BytesIn   int64  `json:"bytes_in"`          // from the server
+	BytesOut  int64  `json:"bytes_out"`         // to the server
+	Endpoint  string `json:"endpoint"`          // name of the endpoint
+	Host      string `json:"host,omitempty"`
+	Mode      string `json:"mode,omitempty"` // http, passthrough or tcp
+	MS        int64  `json:"ms"`
+	Port      int64  `json:"port,omitempty"`
+	Reason    string `json:"reason,omitempty"`    // why the flow was denied or ended early
+	Reference string `json:"reference,omitempty"` // id of what was sent, such as a notice
+	Sender    string `json:"sender"`              // service or program that sent it
+	Status    int64  `json:"status,omitempty"`    // HTTP status of the response to the sender
+}
+
+// Canonical implements canon.Document.
+func (d *EndpointFlowDenied) Canonical(c *canon.Codec) {
+	c.OptStr("address", &d.Address)
+	c.Int("bytes_in", &d.BytesIn)
+	c.Int("bytes_out", &d.BytesOut)
+	c.Str("endpoint", &d.Endpoint)
+	c.OptStr("host", &d.Host)
+	c.OptStr("mode", &d.Mode)
+	c.Int("ms", &d.MS)
+	c.OptInt("port", &d.Port)
+	c.OptStr("reason", &d.Reason)
+	c.OptStr("reference", &d.Reference)
+	c.Str("sender", &d.Sender)
+	c.OptInt("status", &d.Status)
+}
+
+// EndpointFlowEndedName is the event's name.
+const EndpointFlowEndedName = "endpoint_flow_ended"
+
+// EndpointFlowEnded is the data of egress-broker.endpoint_flow_ended.v1. A network flow of a service to an endpoint that the operator has configured has ended.
+type EndpointFlowEnded struct {
+	Address   string `json:"address,omitempty"` // address and port that was dialled
+	BytesIn   int64  `json:"bytes_in"`          // from the server
+	BytesOut  int64  `json:"bytes_out"`         // to the server
+	Endpoint  string `json:"endpoint"`          // name of the endpoint
+	Host      string `json:"host,omitempty"`
+	Mode      string `json:"mode,omitempty"` // http, passthrough or tcp
+	MS        int64  `json:"ms"`
+	Port      int64  `json:"port,omitempty"`
+	Reason    string `json:"reason,omitempty"`    // why the flow was denied or ended early
+	Reference string `json:"reference,omitempty"` // id of what was sent, such as a notice
+	Sender    string `json:"sender"`              // service or program that sent it
+	Status    int64  `json:"status,omitempty"`    // HTTP status of the response to the sender
+}
+
+// Canonical implements canon.Document.
+func (d *EndpointFlowEnded) Canonical(c *canon.Codec) {
+	c.OptStr("address", &d.Address)
+	c.Int("bytes_in", &d.BytesIn)
+	c.Int("bytes_out", &d.BytesOut)
+	c.Str("endpoint", &d.Endpoint)
+	c.OptStr("host", &d.Host)
+	c.OptStr("mode", &d.Mode)
+	c.Int("ms", &d.MS)
+	c.OptInt("port", &d.Port)
+	c.OptStr("reason", &d.Reason)
+	c.OptStr("reference", &d.Reference)
+	c.Str("sender", &d.Sender)
+	c.OptInt("status", &d.Status)
+}
+
 // FlowDeniedName is the event's name.
 const FlowDeniedName = "flow_denied"
 

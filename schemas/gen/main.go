@@ -101,8 +101,8 @@ func main() {
 	}
 }
 
-// render returns the files generated from errors.json and queries, by their path
-// relative to the module.
+// render returns the files generated from errors.json, ids.json, subjects.json and queries, by
+// their path relative to the module.
 func render(root fs.FS) (map[string][]byte, error) {
 	raw, err := fs.ReadFile(root, "errors.json")
 	if err != nil {
@@ -112,8 +112,18 @@ func render(root fs.FS) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	ids, err := idFiles(root)
+	if err != nil {
+		return nil, err
+	}
+	subjects, err := subjectFiles(root)
+	if err != nil {
+		return nil, err
+	}
 	queries, err := queryFiles(root, codes)
-	maps.Copy(out, queries)
+	for _, files := range []map[string][]byte{ids, subjects, queries} {
+		maps.Copy(out, files)
+	}
 	return out, err
 }
 

@@ -19,6 +19,7 @@ type ServerAdded struct {
 	Include      []string      `json:"include,omitempty"` // names of the tools that are offered; empty means all
 	Name         string        `json:"name"`
 	Names        string        `json:"names"`      // whether the names of tools, prompts and resources begin with the name of the server and a dot
+	Renames      []Rename      `json:"renames"`    // names of tools in the mesh that replace those which they would have
 	Sessions     string        `json:"sessions"`   // whether calls of different sessions may use the same upstream session
 	TimeoutMS    int64         `json:"timeout_ms"` // maximum time of one request to the server
 	Transport    string        `json:"transport"`
@@ -36,6 +37,7 @@ func (d *ServerAdded) Canonical(c *canon.Codec) {
 	c.OptStrs("include", &d.Include)
 	c.Str("name", &d.Name)
 	c.Str("names", &d.Names)
+	canon.List(c, "renames", &d.Renames)
 	c.Str("sessions", &d.Sessions)
 	c.Int("timeout_ms", &d.TimeoutMS)
 	c.Str("transport", &d.Transport)
@@ -66,6 +68,18 @@ func (d *Header) Canonical(c *canon.Codec) {
 	c.Str("name", &d.Name)
 	c.OptStr("prefix", &d.Prefix)
 	c.Str("secret", &d.Secret)
+}
+
+// Rename is the name that a tool of a server has in the mesh.
+type Rename struct {
+	Name string `json:"name"` // name in the mesh, to which no prefix is added
+	Tool string `json:"tool"` // name at the server
+}
+
+// Canonical implements canon.Document.
+func (d *Rename) Canonical(c *canon.Codec) {
+	c.Str("name", &d.Name)
+	c.Str("tool", &d.Tool)
 }
 
 // ServerRemovedName is the event's name.

@@ -243,6 +243,106 @@ func (d *DeviceApproved) Canonical(c *canon.Codec) {
 	c.OptStrs("scopes", &d.Scopes)
 }
 
+// GroupMappedName is the event's name.
+const GroupMappedName = "group_mapped"
+
+// GroupMapped is the data of policy.group_mapped.v1. A role is held by the persons whose identity provider reports the group.
+type GroupMapped struct {
+	Group string `json:"group"` // name of the group in the ID token
+	Role  string `json:"role"`  // role of members
+}
+
+// Canonical implements canon.Document.
+func (d *GroupMapped) Canonical(c *canon.Codec) {
+	c.Str("group", &d.Group)
+	c.Str("role", &d.Role)
+}
+
+// GroupUnmappedName is the event's name.
+const GroupUnmappedName = "group_unmapped"
+
+// GroupUnmapped is the data of policy.group_unmapped.v1. The group gives the role no more.
+type GroupUnmapped struct {
+	Group string `json:"group"` // name of the group in the ID token
+	Role  string `json:"role"`  // role of members
+}
+
+// Canonical implements canon.Document.
+func (d *GroupUnmapped) Canonical(c *canon.Codec) {
+	c.Str("group", &d.Group)
+	c.Str("role", &d.Role)
+}
+
+// GroupsReportedName is the event's name.
+const GroupsReportedName = "groups_reported"
+
+// GroupsReported is the data of policy.groups_reported.v1. At a login, the identity provider reported the groups of a person, in place of those reported before.
+type GroupsReported struct {
+	Expires   string   `json:"expires"`   // the groups give no roles at or after this time
+	Groups    []string `json:"groups"`    // those of the groups that are mapped to a role
+	Identity  string   `json:"identity"`  // sha256 of the issuer, a line feed and the subject
+	Principal string   `json:"principal"` // the person
+}
+
+// Canonical implements canon.Document.
+func (d *GroupsReported) Canonical(c *canon.Codec) {
+	c.Str("expires", &d.Expires)
+	c.Strs("groups", &d.Groups)
+	c.Str("identity", &d.Identity)
+	c.Str("principal", &d.Principal)
+}
+
+// IdentityLinkedName is the event's name.
+const IdentityLinkedName = "identity_linked"
+
+// IdentityLinked is the data of policy.identity_linked.v1. A person who authenticated at the identity provider accepted an invitation: logins of this identity are logins of the principal, who is a registered person from here on.
+type IdentityLinked struct {
+	Identity   string `json:"identity"`   // sha256 of the issuer, a line feed and the subject
+	Invitation string `json:"invitation"` // id of the invitation
+	Issuer     string `json:"issuer"`     // URL of the identity provider
+	Principal  string `json:"principal"`  // the person
+}
+
+// Canonical implements canon.Document.
+func (d *IdentityLinked) Canonical(c *canon.Codec) {
+	c.Str("identity", &d.Identity)
+	c.Str("invitation", &d.Invitation)
+	c.Str("issuer", &d.Issuer)
+	c.Str("principal", &d.Principal)
+}
+
+// IdentityUnlinkedName is the event's name.
+const IdentityUnlinkedName = "identity_unlinked"
+
+// IdentityUnlinked is the data of policy.identity_unlinked.v1. An identity of the identity provider logs in no more. All credentials of the person that were issued before end.
+type IdentityUnlinked struct {
+	Identity  string `json:"identity"`  // sha256 of the issuer, a line feed and the subject
+	Principal string `json:"principal"` // the person
+	Reason    string `json:"reason"`    // why
+}
+
+// Canonical implements canon.Document.
+func (d *IdentityUnlinked) Canonical(c *canon.Codec) {
+	c.Str("identity", &d.Identity)
+	c.Str("principal", &d.Principal)
+	c.Str("reason", &d.Reason)
+}
+
+// InvitationWithdrawnName is the event's name.
+const InvitationWithdrawnName = "invitation_withdrawn"
+
+// InvitationWithdrawn is the data of policy.invitation_withdrawn.v1. An invitation ends without a link.
+type InvitationWithdrawn struct {
+	ID     string `json:"id"`     // of the invitation
+	Reason string `json:"reason"` // why
+}
+
+// Canonical implements canon.Document.
+func (d *InvitationWithdrawn) Canonical(c *canon.Codec) {
+	c.Str("id", &d.ID)
+	c.Str("reason", &d.Reason)
+}
+
 // LimitsSetName is the event's name.
 const LimitsSetName = "limits_set"
 
@@ -313,6 +413,25 @@ func (d *LoginRenewed) Canonical(c *canon.Codec) {
 	c.Str("id", &d.ID)
 	c.Str("refresh", &d.Refresh)
 	c.Strs("scopes", &d.Scopes)
+}
+
+// MemberInvitedName is the event's name.
+const MemberInvitedName = "member_invited"
+
+// MemberInvited is the data of policy.member_invited.v1. A person may link an identity of the identity provider to a principal, once, with the code of the invitation.
+type MemberInvited struct {
+	Code      string `json:"code"`      // sha256 of the code
+	Expires   string `json:"expires"`   // the invitation must be accepted before this time
+	ID        string `json:"id"`        // of the invitation
+	Principal string `json:"principal"` // the person that is invited
+}
+
+// Canonical implements canon.Document.
+func (d *MemberInvited) Canonical(c *canon.Codec) {
+	c.Str("code", &d.Code)
+	c.Str("expires", &d.Expires)
+	c.Str("id", &d.ID)
+	c.Str("principal", &d.Principal)
 }
 
 // MeshFrozenName is the event's name.
@@ -420,6 +539,23 @@ type RoleRevoked struct {
 func (d *RoleRevoked) Canonical(c *canon.Codec) {
 	c.Str("principal", &d.Principal)
 	c.Str("role", &d.Role)
+}
+
+// SecretAccessSetName is the event's name.
+const SecretAccessSetName = "secret_access_set"
+
+// SecretAccessSet is the data of policy.secret_access_set.v1. The access list of the tenant's secrets, in place of the one before.
+type SecretAccessSet struct {
+	Access []byte `json:"access"`          // the access list, after the change
+	Change string `json:"change"`          // default_set, granted or withdrawn
+	Entry  string `json:"entry,omitempty"` // id of the entry that was granted or withdrawn
+}
+
+// Canonical implements canon.Document.
+func (d *SecretAccessSet) Canonical(c *canon.Codec) {
+	c.Raw("access", &d.Access)
+	c.Str("change", &d.Change)
+	c.OptStr("entry", &d.Entry)
 }
 
 // SessionGrantRevokedName is the event's name.

@@ -20,6 +20,9 @@ var (
 	// BudgetViewQuery is policy.budget_view. The budget ledger's view.
 	BudgetViewQuery = query.Query[BudgetViewRequest, query.ViewDump]{Info: query.Info{Service: "policy", Verb: "budget_view", Callers: []string{"gateway"}, Scope: query.OfCell, View: "policy.budget", Deadline: 60000 * time.Millisecond}}
 
+	// ExplainQuery is policy.explain. The steps of a recorded decision, taken again with the documents that it names.
+	ExplainQuery = query.Query[ExplainRequest, []Step]{Info: query.Info{Service: "policy", Verb: "explain", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "policy.state", Deadline: 60000 * time.Millisecond}}
+
 	// IdentitiesQuery is policy.identities. Principals, roles, delegations, consents, session grants and revocations, with the freeze.
 	IdentitiesQuery = query.Query[IdentitiesRequest, IdentitiesState]{Info: query.Info{Service: "policy", Verb: "identities", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "policy.state", Deadline: 60000 * time.Millisecond}}
 
@@ -63,7 +66,7 @@ type Identity struct {
 	Expires     string   `json:"expires,omitempty"`
 	FromLamport uint64   `json:"from_lamport"`
 	ID          string   `json:"id,omitempty"`
-	Kind        string   `json:"kind"` // principal, role, delegation, consent, session or revocation
+	Kind        string   `json:"kind"` // principal, role, delegation, consent, session, revocation, invitation, link, group or groups
 	Kinds       []string `json:"kinds,omitempty"`
 	Principal   string   `json:"principal"`
 	Role        string   `json:"role,omitempty"`
@@ -100,6 +103,16 @@ type PolicyDocument struct {
 	Precedence int64            `json:"precedence,omitempty"` // p1 bundles are evaluated in ascending order
 	Retired    bool             `json:"retired,omitempty"`
 	Source     string           `json:"source,omitempty"` // where it came from
+}
+
+// Step is the result of one part of a decision.
+type Step struct {
+	At         string `json:"at,omitempty"`     // file:line of the rule that matched; only for a bundle
+	Digest     string `json:"digest,omitempty"` // digest of the document
+	Layer      string `json:"layer"`
+	Name       string `json:"name,omitempty"` // id of the overlay, accounts of the limits, or resolution of the votes
+	ReasonCode string `json:"reason_code,omitempty"`
+	Verdict    string `json:"verdict,omitempty"` // empty if the part has no objection
 }
 
 // Tenant is one tenant of the mesh.
@@ -144,6 +157,12 @@ type ApprovalsRequest struct {
 
 // BudgetViewRequest is the request of policy.budget_view.
 type BudgetViewRequest struct {
+}
+
+// ExplainRequest is the request of policy.explain.
+type ExplainRequest struct {
+	Decision json.RawMessage `json:"decision"`
+	Proposal json.RawMessage `json:"proposal"`
 }
 
 // IdentitiesRequest is the request of policy.identities.

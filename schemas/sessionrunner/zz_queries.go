@@ -8,9 +8,25 @@ import (
 )
 
 var (
+	// CallProgressQuery is session-runner.call_progress. The progress that the program of a running call has reported, or the call's place in the queue for a sandbox. It is sent to the instance that claimed the call.
+	CallProgressQuery = query.Query[CallProgressRequest, CallProgressReport]{Info: query.Info{Service: "session-runner", Verb: "call_progress", Callers: []string{"gateway"}, Scope: query.OfBoth, View: "", Deadline: 2000 * time.Millisecond}}
+
 	// SandboxCallQuery is session-runner.sandbox_call. The result of a claimed call for a held sandbox, which the instance that holds the sandbox carries out for the instance that claimed the call.
 	SandboxCallQuery = query.Query[SandboxCallRequest, SandboxCallResult]{Info: query.Info{Service: "session-runner", Verb: "sandbox_call", Callers: []string{"session-runner"}, Scope: query.OfBoth, View: "", Deadline: 900000 * time.Millisecond}}
 )
+
+// CallProgressRequest is the request of session-runner.call_progress.
+type CallProgressRequest struct {
+	CallID string `json:"call_id"`
+}
+
+// CallProgressReport is the last report of the program, or the call's place in the queue.
+type CallProgressReport struct {
+	Message  string `json:"message"`  // what the program does now, at most 200 characters
+	Percent  int64  `json:"percent"`  // 0 to 100
+	Queued   int64  `json:"queued"`   // position at which the call began to wait for a sandbox; 0 if it does not wait
+	Reported bool   `json:"reported"` // the call runs on this instance, and its program has reported progress
+}
 
 // SandboxCallRequest is the request of session-runner.sandbox_call.
 type SandboxCallRequest struct {

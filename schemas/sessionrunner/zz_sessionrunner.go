@@ -5,6 +5,52 @@ package sessionrunner
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
+// PackInstalledName is the event's name.
+const PackInstalledName = "pack_installed"
+
+// PackInstalled is the data of session-runner.pack_installed.v1. A signed archive of packs was installed on the mesh, in place of an earlier one of its name.
+type PackInstalled struct {
+	CallID    string   `json:"call_id"`   // call that installed it
+	Digest    string   `json:"digest"`    // SHA-256 of the archive, whose content is an artifact
+	Index     string   `json:"index"`     // SHA-256 of the index of the content's parts
+	Key       string   `json:"key"`       // id of the key that signed it
+	Name      string   `json:"name"`      // name of the archive
+	Packs     []string `json:"packs"`     // names of its packs
+	Signature string   `json:"signature"` // signature over digest, name and version
+	Size      int64    `json:"size"`      // size of the archive in bytes
+	Upload    string   `json:"upload"`    // id of the upload that has the content
+	Version   string   `json:"version"`
+}
+
+// Canonical implements canon.Document.
+func (d *PackInstalled) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("digest", &d.Digest)
+	c.Str("index", &d.Index)
+	c.Str("key", &d.Key)
+	c.Str("name", &d.Name)
+	c.Strs("packs", &d.Packs)
+	c.Str("signature", &d.Signature)
+	c.Int("size", &d.Size)
+	c.Str("upload", &d.Upload)
+	c.Str("version", &d.Version)
+}
+
+// PackUninstalledName is the event's name.
+const PackUninstalledName = "pack_uninstalled"
+
+// PackUninstalled is the data of session-runner.pack_uninstalled.v1. An archive of packs was removed from the mesh. Its packs are retired.
+type PackUninstalled struct {
+	CallID string `json:"call_id"` // call that removed it
+	Name   string `json:"name"`    // name of the archive
+}
+
+// Canonical implements canon.Document.
+func (d *PackUninstalled) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("name", &d.Name)
+}
+
 // SandboxAdoptedName is the event's name.
 const SandboxAdoptedName = "sandbox_adopted"
 

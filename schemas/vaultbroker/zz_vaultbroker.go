@@ -8,37 +8,87 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // SecretRefusedName is the event's name.
 const SecretRefusedName = "secret_refused"
 
-// SecretRefused is the data of vault-broker.secret_refused.v1. A request for secrets that no decision covers, or for a secret that does not exist.
+// SecretRefused is the data of vault-broker.secret_refused.v2. A request for secrets that no decision covers, or for a secret that does not exist.
 type SecretRefused struct {
-	CallID     string `json:"call_id"`
-	DecisionID string `json:"decision_id"`
-	Reason     string `json:"reason"`
-	To         string `json:"to"` // instance
+	Access     []AccessResult `json:"access"` // what the access list says about each requested secret; empty if the request was refused before the list was read
+	CallID     string         `json:"call_id"`
+	DecisionID string         `json:"decision_id"`
+	Reason     string         `json:"reason"`
+	To         string         `json:"to"` // instance
 }
 
 // Canonical implements canon.Document.
 func (d *SecretRefused) Canonical(c *canon.Codec) {
+	canon.List(c, "access", &d.Access)
 	c.Str("call_id", &d.CallID)
 	c.Str("decision_id", &d.DecisionID)
 	c.Str("reason", &d.Reason)
 	c.Str("to", &d.To)
 }
 
+// AccessResult is what the access list says about one secret.
+type AccessResult struct {
+	Entry  string `json:"entry,omitempty"` // id of the entry that permits the use; empty if none does, or if the secret is not listed
+	Name   string `json:"name"`            // name of the secret
+	Result string `json:"result"`          // allowed, denied, no_match or expired
+}
+
+// Canonical implements canon.Document.
+func (d *AccessResult) Canonical(c *canon.Codec) {
+	c.OptStr("entry", &d.Entry)
+	c.Str("name", &d.Name)
+	c.Str("result", &d.Result)
+}
+
 // SecretReleasedName is the event's name.
 const SecretReleasedName = "secret_released"
 
-// SecretReleased is the data of vault-broker.secret_released.v1. Secrets were sealed to the executor that a verified decision names. Recorded before they are sent; values are never here.
+// SecretReleased is the data of vault-broker.secret_released.v2. Secrets were sealed to the executor that a verified decision names. Recorded before they are sent; values are never here.
 type SecretReleased struct {
-	CallID     string   `json:"call_id"`
-	DecisionID string   `json:"decision_id"`
-	Secrets    []string `json:"secrets"` // name, a space, and the keyed fingerprint (HMAC under the broker's key) of each
-	To         string   `json:"to"`      // instance
+	Access     []AccessResult `json:"access"` // what the access list says about each requested secret
+	CallID     string         `json:"call_id"`
+	DecisionID string         `json:"decision_id"`
+	Secrets    []string       `json:"secrets"` // name, a space, and the keyed fingerprint (HMAC under the broker's key) of each
+	To         string         `json:"to"`      // instance
 }
 
 // Canonical implements canon.Document.
 func (d *SecretReleased) Canonical(c *canon.Codec) {
+	canon.List(c, "access", &d.Access)
 	c.Str("call_id", &d.CallID)
 	c.Str("decision_id", &d.DecisionID)
 	c.Strs("secrets", &d.Secrets)
 	c.Str("to", &d.To)
+}
+
+// SecretUseCountedName is the event's name.
+const SecretUseCountedName = "secret_use_counted"
+
+// SecretUseCounted is the data of vault-broker.secret_use_counted.v1. A call has used an entry of the access list of secrets whose number of uses is limited. Recorded before the secret is released, once for each call.
+type SecretUseCounted struct {
+	CallID string `json:"call_id"`
+	Entry  string `json:"entry"`
+	Uses   int64  `json:"uses"` // number of calls that have used the entry, with this one
+}
+
+// Canonical implements canon.Document.
+func (d *SecretUseCounted) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("entry", &d.Entry)
+	c.Int("uses", &d.Uses)
+}
+
+// SecretUsedName is the event's name.
+const SecretUsedName = "secret_used"
+
+// SecretUsed is the data of vault-broker.secret_used.v1. A version of a secret was released to a call. Recorded at most once a minute for each secret by each instance, from which its last use is known; secret_released records every release.
+type SecretUsed struct {
+	Name    string `json:"name"`    // name of the secret
+	Version int64  `json:"version"` // version that was released
+}
+
+// Canonical implements canon.Document.
+func (d *SecretUsed) Canonical(c *canon.Codec) {
+	c.Str("name", &d.Name)
+	c.Int("version", &d.Version)
 }

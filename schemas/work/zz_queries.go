@@ -15,13 +15,25 @@ var (
 	ArtifactListQuery = query.Query[ArtifactListRequest, []Artifact]{Info: query.Info{Service: "work", Verb: "artifact_list", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
 
 	// ArtifactUsageQuery is work.artifact_usage. The space that the artifacts of a tenant take.
-	ArtifactUsageQuery = query.Query[ArtifactUsageRequest, ArtifactUsage]{Info: query.Info{Service: "work", Verb: "artifact_usage", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+	ArtifactUsageQuery = query.Query[ArtifactUsageRequest, ArtifactUsage]{Info: query.Info{Service: "work", Verb: "artifact_usage", Callers: []string{"gateway", "session-runner"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+
+	// CatalogViewQuery is work.catalog_view. The view of the tools that steps of pipelines may call.
+	CatalogViewQuery = query.Query[CatalogViewRequest, query.ViewDump]{Info: query.Info{Service: "work", Verb: "catalog_view", Callers: []string{"gateway"}, Scope: query.OfCell, View: "work.catalog", Deadline: 60000 * time.Millisecond}}
 
 	// PipelineRunQuery is work.pipeline_run. A run of a pipeline, with its steps. The oldest runs of a tenant are not found.
 	PipelineRunQuery = query.Query[PipelineRunRequest, PipelineRun]{Info: query.Info{Service: "work", Verb: "pipeline_run", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
 
 	// PipelineRunsQuery is work.pipeline_runs. The newest runs of pipelines of a principal or, with an empty actor, of all principals of the tenant, newest first.
 	PipelineRunsQuery = query.Query[PipelineRunsRequest, []PipelineRun]{Info: query.Info{Service: "work", Verb: "pipeline_runs", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+
+	// PipelineScheduleQuery is work.pipeline_schedule. A schedule of runs of a pipeline. The oldest schedules of a tenant are not found.
+	PipelineScheduleQuery = query.Query[PipelineScheduleRequest, PipelineSchedule]{Info: query.Info{Service: "work", Verb: "pipeline_schedule", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+
+	// PipelineSchedulesQuery is work.pipeline_schedules. The newest schedules of a principal or, with an empty actor, of all principals of the tenant, newest first.
+	PipelineSchedulesQuery = query.Query[PipelineSchedulesRequest, []PipelineSchedule]{Info: query.Info{Service: "work", Verb: "pipeline_schedules", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+
+	// PipelinesViewQuery is work.pipelines_view. The view of the newest runs and of the schedules of pipelines.
+	PipelinesViewQuery = query.Query[PipelinesViewRequest, query.ViewDump]{Info: query.Info{Service: "work", Verb: "pipelines_view", Callers: []string{"gateway"}, Scope: query.OfCell, View: "work.pipelines", Deadline: 60000 * time.Millisecond}}
 )
 
 // Artifact is an artifact of a principal.
@@ -34,6 +46,7 @@ type Artifact struct {
 	Index     string   `json:"index"`  // SHA-256 of the index of the content's parts
 	Inputs    []string `json:"inputs"` // ids of the artifacts that the call had as inputs
 	Kind      string   `json:"kind"`   // kind of the call
+	Labels    []string `json:"labels"` // labels of the upload: name=value, sorted
 	MediaType string   `json:"media_type"`
 	Name      string   `json:"name"` // file name
 	Owner     string   `json:"owner"`
@@ -73,6 +86,28 @@ type PipelineRun struct {
 	Steps     []RunStep `json:"steps"`
 }
 
+// PipelineSchedule is a schedule of runs of a pipeline.
+type PipelineSchedule struct {
+	Actor         string `json:"actor"`
+	Cron          string `json:"cron"`           // expression that gives the times
+	Digest        string `json:"digest"`         // digest of the document; empty if the schedule has not begun
+	Ended         string `json:"ended"`          // time at which it ended (RFC 3339); empty while it goes on
+	ErrorCode     string `json:"error_code"`     // empty unless it failed or was cancelled
+	Missed        string `json:"missed"`         // skip or run: what follows times at which no instance executed the schedule
+	Newest        string `json:"newest"`         // newest time that was decided (RFC 3339); empty if there is none
+	NewestRun     string `json:"newest_run"`     // run of that time; empty if it has none
+	NewestSkipped string `json:"newest_skipped"` // reason why that time has no run: overlap or missed; empty if it has one
+	Next          string `json:"next"`           // time at which the next run is due (RFC 3339); empty if there is none
+	Pipeline      string `json:"pipeline"`       // name
+	Runs          int64  `json:"runs"`           // number of its runs that were started
+	Schedule      string `json:"schedule"`       // id, which is that of its call
+	Session       string `json:"session"`
+	Skipped       int64  `json:"skipped"`  // number of its times without a run
+	Started       string `json:"started"`  // time at which it began (RFC 3339); empty if it has not begun
+	Status        string `json:"status"`   // running, or how it ended
+	Timezone      string `json:"timezone"` // name in the time zone database
+}
+
 // ArtifactInfoRequest is the request of work.artifact_info.
 type ArtifactInfoRequest struct {
 	Artifact string `json:"artifact"` // id
@@ -83,6 +118,7 @@ type ArtifactInfoRequest struct {
 // ArtifactListRequest is the request of work.artifact_list.
 type ArtifactListRequest struct {
 	Before string `json:"before"` // id of an upload: only artifacts stored before it; empty means the newest
+	Label  string `json:"label"`  // NAME=VALUE: only artifacts with this label; empty means all
 	Limit  int64  `json:"limit"`  // greatest number of items
 	Owner  string `json:"owner"`  // principal; empty means all
 }
@@ -97,6 +133,10 @@ type ArtifactUsage struct {
 	Used  int64 `json:"used"`  // number of bytes; uploads that were deleted do not count
 }
 
+// CatalogViewRequest is the request of work.catalog_view.
+type CatalogViewRequest struct {
+}
+
 // PipelineRunRequest is the request of work.pipeline_run.
 type PipelineRunRequest struct {
 	Actor string `json:"actor"` // principal who must have started it; empty means any
@@ -107,4 +147,20 @@ type PipelineRunRequest struct {
 type PipelineRunsRequest struct {
 	Actor string `json:"actor"` // principal; empty means all
 	Limit int64  `json:"limit"` // greatest number of items
+}
+
+// PipelineScheduleRequest is the request of work.pipeline_schedule.
+type PipelineScheduleRequest struct {
+	Actor    string `json:"actor"`    // principal who must have started it; empty means any
+	Schedule string `json:"schedule"` // id
+}
+
+// PipelineSchedulesRequest is the request of work.pipeline_schedules.
+type PipelineSchedulesRequest struct {
+	Actor string `json:"actor"` // principal; empty means all
+	Limit int64  `json:"limit"` // greatest number of items
+}
+
+// PipelinesViewRequest is the request of work.pipelines_view.
+type PipelinesViewRequest struct {
 }

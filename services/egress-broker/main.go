@@ -1,4 +1,5 @@
-// Command egress-broker carries the network traffic of sandboxes.
+// Command egress-broker carries the network traffic of sandboxes, and the requests of services
+// to endpoints that the operator has configured.
 //
 // Package egressbroker implements the service, which can also run in the process of the
 // whole mesh; this file reads the configuration that docs/reference/configuration.md
@@ -13,6 +14,6 @@ import (
 
 func main() {
 	run.Main("egress-broker", func(_ run.Keys, c *config.Config) (run.Service, error) {
-		return &egressbroker.Service{Config: egressbroker.Config{Dir: c.EgressBroker.Sockets, Hosts: c.EgressBroker.Hosts, Networks: c.EgressBroker.Networks}}, nil
+		return &egressbroker.Service{Config: egressbroker.Config{Dir: c.EgressBroker.Sockets, Hosts: c.EgressBroker.Hosts, Networks: c.EgressBroker.Networks, Endpoints: egressbroker.EndpointsOf(c)}}, nil
 	})
 }

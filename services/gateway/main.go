@@ -1,12 +1,11 @@
 // Command gateway runs the service gateway, which serves the OpenAI, Anthropic, MCP and
 // REST APIs.
 //
-// Its state is views of the ledger, so several instances may run at a time behind one
-// load balancer; virtual keys, revocations and sessions apply on each of them. MCP
-// sessions, and secrets whose calls wait for a decision, belong to one instance.
-// Package gateway implements the service, which can also run in the process of the whole
-// mesh; this file reads the configuration that docs/reference/configuration.md
-// describes, and starts the service.
+// Its state is views of the ledger, so several instances may run at the same time behind one load
+// balancer; virtual keys, revocations and sessions apply on each of them. MCP sessions, and secrets
+// whose calls wait for a decision, belong to one instance. Package gateway implements the service,
+// which can also run in the process of the whole mesh; this file reads the configuration that
+// docs/reference/configuration.md describes, and starts the service.
 package main
 
 import (
@@ -14,6 +13,7 @@ import (
 	"encoding/hex"
 	"errors"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact/s3"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -39,7 +39,11 @@ func main() {
 				return nil, err
 			}
 		}
-		return &gateway.Service{Config: gateway.Config{Passwords: keys.Path(password.File), TLSCert: c.Gateway.TLS.Cert, TLSKey: c.Gateway.TLS.Key, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, JobWebhook: c.Gateway.JobWebhook, WebhookKey: webhookKey, Addr: c.Gateway.Listen, TokenKey: key, Version: run.Version(),
+		store, err := s3.FromConfig(&c.Artifacts.S3, false)
+		if err != nil {
+			return nil, err
+		}
+		return &gateway.Service{Config: gateway.Config{Artifacts: store, Passwords: keys.Path(password.File), TLS: c.Gateway.TLS, ACME: c.Gateway.ACME, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, JobWebhook: c.Gateway.JobWebhook, PublicURL: c.Gateway.PublicURL, OIDC: c.Gateway.OIDC, ApprovalPage: c.Gateway.ApprovalPage, WebhookKey: webhookKey, Addr: c.Gateway.Listen, TokenKey: key, Version: run.Version(),
 			Durability: c.Durability,
 			Expect:     c.Gateway.Expect,
 			Listening: func(addr string) {

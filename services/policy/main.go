@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
 
-// The keys' folder must hold the signed ceilings, p0.json. The configuration file lists
-// bundles and Rego files; if it lists no Rego file, the built-in bundle is used after
-// the listed bundles.
+// main runs the service. The keys' folder must hold the signed ceilings, p0.json. The
+// configuration file lists bundles and Rego files; if it lists no Rego file, the built-in
+// bundle is used after the listed bundles.
 func main() {
 	run.Main("policy", func(keys run.Keys, c *config.Config) (run.Service, error) {
 		return &policy.Service{Config: policy.Config{P0File: keys.Path("p0.json"), P1Files: c.Policy.Bundles}}, nil

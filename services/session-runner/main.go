@@ -1,7 +1,7 @@
 // Command session-runner runs packs in sandboxes.
 //
-// It keeps no state, so several instances may run at a time, each with the isolation
-// tiers of its own host. Package sessionrunner implements the service, which can also
+// Several instances may run at a time, each with the isolation tiers of its own host, since
+// their common state is on the ledger. Package sessionrunner implements the service, which can also
 // run in the process of the whole mesh; this file reads the configuration that
 // docs/reference/configuration.md describes, and starts the service.
 package main
@@ -21,7 +21,11 @@ const samples = "/packs"
 // exists.
 func main() {
 	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
-		cfg := sessionrunner.Config{PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,
+		packKeys, err := sessionrunner.ParsePackKeys(c.SessionRunner.PackKeys)
+		if err != nil {
+			return nil, err
+		}
+		cfg := sessionrunner.Config{PackKeys: packKeys, PacksDir: c.SessionRunner.Packs, StateDir: c.SessionRunner.State,
 			Containerd: sessionrunner.Socket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Images: c.SessionRunner.Images, Warm: c.SessionRunner.Warm, Noop: c.SessionRunner.Noop, Runs: c.SessionRunner.Runs, Queue: c.SessionRunner.Queue, MicroVM: c.SessionRunner.MicroVM.Runtime, Registries: c.SessionRunner.Registries, RegistryCA: c.SessionRunner.RegistryCA,
 			Held: sessionrunner.HeldConfig(c.SessionRunner.Sandboxes)}
 		if cfg.PacksDir == "" {

@@ -1,6 +1,6 @@
 // Command wayout is a pack that tries to leave its sandbox through the network: with raw
-// requests to the proxy, past it, and through the sockets and descriptors that it finds. It
-// returns the result of each attempt.
+// requests to the proxy, with connections that bypass it, and with TLS in a tunnel of the
+// proxy. It returns the result of each attempt, and the sockets that it finds.
 package main
 
 import (

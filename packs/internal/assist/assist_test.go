@@ -13,8 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// mesh starts a mesh with the tools git.log and git.show, whose model returns text. It
-// returns a function that returns the body of the last request to the model.
+// mesh starts an HTTP server in place of a mesh with the tools git.log and git.show, and sets
+// BINNACLE_URL to its address. Its model returns text. mesh returns a function that returns
+// the body of the last request to the model.
 func mesh(t *testing.T, text string) func() string {
 	t.Helper()
 	var asked string

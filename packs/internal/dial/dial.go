@@ -1,5 +1,5 @@
 // Package dial opens connections through the proxy of a call, for protocols other than
-// HTTP. The egress rule of the host has the mode tcp or passthrough.
+// HTTP. The egress rule of the host must have the mode tcp or passthrough.
 package dial
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// connectTime is the maximum time of the connection to the proxy and its response.
+// connectTime is the timeout for connecting, and then for the proxy's response to CONNECT.
 const connectTime = 30 * time.Second
 
 // Context opens a connection to addr (HOST:PORT) by the method CONNECT of the proxy that
-// HTTP_PROXY names, or directly if it names none. A refusal of the proxy is a *pack.Error
-// that names its reason.
+// HTTP_PROXY names, or directly if it names none. If the proxy refuses the tunnel, the error is
+// a *pack.Error with the proxy's reason or, without a reason, the status of its response.
 func Context(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: connectTime}
 	proxy, err := url.Parse(os.Getenv("HTTP_PROXY"))

@@ -16,7 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/packs/internal/pack"
 )
 
-// Limits of a document and of what it unpacks to.
+// Maximum sizes in bytes of a document, of its unpacked content and of the Markdown, and
+// maximum number of pages of a PDF.
 const (
 	maxBytes    = 12 << 20
 	maxUnpacked = 64 << 20
@@ -39,8 +40,8 @@ type Output struct {
 }
 
 // Parse converts a PDF, DOCX, XLSX, HTML, Markdown or text document to Markdown. The bytes
-// determine the format. Text is HTML if the file name has an extension of HTML, or if it
-// has no extension and the text begins as HTML does.
+// determine the format, except that text is HTML only if the file name has an extension of
+// HTML, or if it has no extension and the text begins as HTML does.
 func Parse(_ context.Context, in Input) (out Output, err error) {
 	body, err := pack.Bytes("/source_b64", in.Source, maxBytes)
 	if err != nil {
@@ -95,7 +96,8 @@ func isHTML(name string, body []byte) bool {
 }
 
 // parsePDF returns the text of a PDF document, with a heading for each page if there are
-// several. Pages that are pictures have no text.
+// several. Pages that are pictures have no text. It reads no further page once the text has
+// more than maxMarkdown bytes.
 func parsePDF(body []byte) (Output, error) {
 	r, err := pdf.NewReader(bytes.NewReader(body), int64(len(body)))
 	if err != nil {

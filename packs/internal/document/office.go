@@ -56,7 +56,7 @@ func parseOffice(body []byte) (Output, error) {
 type wordReader struct {
 	out          strings.Builder
 	text         bytes.Buffer // of the current paragraph
-	mark         string       // of the run at the end of text, which a run with the same mark continues
+	mark         string       // Markdown mark of the last run in text; a run with the same mark is joined
 	style        string       // of the current paragraph
 	list         bool
 	bold, italic bool // of the current run

@@ -81,8 +81,9 @@ func counted(count int, texts ...string) []byte {
 	return b.Bytes()
 }
 
-// TestFormats checks the output for each format, and when the bytes and not the file name
-// decide the format.
+// TestFormats checks the output for each format but XLSX, that the file name of a PDF is not
+// used, that HTML in a file with another extension is text, and that a long text is
+// truncated.
 func TestFormats(t *testing.T) {
 	for _, c := range []struct {
 		name, filename string
@@ -151,7 +152,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestWorkbook checks that each sheet is a heading and a table.
+// TestWorkbook checks that a sheet is a heading and a table, and an empty sheet only a
+// heading.
 func TestWorkbook(t *testing.T) {
 	f := excelize.NewFile()
 	defer f.Close()

@@ -87,7 +87,7 @@ func failure(resp *http.Response, body []byte, repo string) error {
 		e.RetryAfterMS, e.Hint = retryAfter(resp.Header), "the rate limit is used up; call again later"
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		e.Code, e.Hint = pack.CredentialInvalid, "the secret "+TokenSecret+" lacks a permission, or was revoked"
-	case resp.StatusCode == http.StatusNotFound:
+	case resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusGone:
 		e.Code, e.Hint = pack.InvalidInput, "repository "+repo+" or the object in it does not exist, or the token may not see it"
 	case resp.StatusCode == http.StatusConflict:
 		e.Code = pack.SchemaMismatch
@@ -142,7 +142,7 @@ type ListInput struct {
 	Limit  int      `json:"limit"`
 }
 
-// Issue is an issue in a list.
+// Issue holds the members of an issue that github.issue.list and github.issue.get return.
 type Issue struct {
 	Number  int      `json:"number"`
 	Title   string   `json:"title"`
@@ -150,6 +150,57 @@ type Issue struct {
 	User    string   `json:"user"`
 	Labels  []string `json:"labels"`
 	HTMLURL string   `json:"html_url"`
+}
+
+// issueDoc is an issue as GitHub's REST API returns it. Pull is not nil if the issue is a pull
+// request.
+type issueDoc struct {
+	Number   int
+	Title    string
+	Body     string
+	State    string
+	User     struct{ Login string }
+	Labels   []struct{ Name string }
+	Comments int
+	HTMLURL  string    `json:"html_url"`
+	Pull     *struct{} `json:"pull_request"`
+}
+
+// issue returns d as an Issue.
+func (d *issueDoc) issue() Issue {
+	i := Issue{Number: d.Number, Title: d.Title, State: d.State, User: d.User.Login, HTMLURL: d.HTMLURL, Labels: []string{}}
+	for _, l := range d.Labels {
+		i.Labels = append(i.Labels, l.Name)
+	}
+	return i
+}
+
+// GetInput is the input of github.issue.get.
+type GetInput struct {
+	Common
+	Number int `json:"issue_number"`
+}
+
+// GetOutput is the output of github.issue.get.
+type GetOutput struct {
+	Issue
+	Body     string `json:"body"`
+	Comments int    `json:"comments"`
+}
+
+// IssueGet returns an issue. It returns an error if the number is that of a pull request, which
+// GitHub's API counts as an issue.
+func IssueGet(ctx context.Context, in GetInput) (GetOutput, error) {
+	var doc issueDoc
+	if err := in.call(ctx, http.MethodGet, fmt.Sprintf("/issues/%d", in.Number), nil, &doc); err != nil {
+		return GetOutput{}, err
+	}
+	if doc.Pull != nil {
+		e := pack.Invalid("/issue_number", "%d is a pull request", in.Number)
+		e.Hint = "call github.pr.get"
+		return GetOutput{}, e
+	}
+	return GetOutput{Issue: doc.issue(), Body: doc.Body, Comments: doc.Comments}, nil
 }
 
 // ListOutput is the output of github.issue.list.
@@ -174,15 +225,7 @@ func IssueList(ctx context.Context, in ListInput) (ListOutput, error) {
 	out := ListOutput{Issues: []Issue{}}
 	for page := 1; len(out.Issues) < limit; page++ {
 		q.Set("page", strconv.Itoa(page))
-		var doc []struct {
-			Number  int
-			Title   string
-			State   string
-			User    struct{ Login string }
-			Labels  []struct{ Name string }
-			HTMLURL string    `json:"html_url"`
-			Pull    *struct{} `json:"pull_request"`
-		}
+		var doc []issueDoc
 		if err := in.call(ctx, http.MethodGet, "/issues?"+q.Encode(), nil, &doc); err != nil {
 			return out, err
 		}
@@ -190,11 +233,7 @@ func IssueList(ctx context.Context, in ListInput) (ListOutput, error) {
 			if d.Pull != nil || len(out.Issues) == limit {
 				continue
 			}
-			i := Issue{Number: d.Number, Title: d.Title, State: d.State, User: d.User.Login, HTMLURL: d.HTMLURL, Labels: []string{}}
-			for _, l := range d.Labels {
-				i.Labels = append(i.Labels, l.Name)
-			}
-			out.Issues = append(out.Issues, i)
+			out.Issues = append(out.Issues, d.issue())
 		}
 		if len(doc) < 100 {
 			break

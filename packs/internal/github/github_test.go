@@ -21,7 +21,7 @@ func TestFailure(t *testing.T) {
 	}{
 		{401, nil, pack.CredentialInvalid, 0}, {403, nil, pack.CredentialInvalid, 0}, {403, http.Header{"X-Ratelimit-Remaining": {"1"}}, pack.CredentialInvalid, 0},
 		{403, http.Header{"X-Ratelimit-Remaining": {"0"}, "Retry-After": {"7"}}, pack.HandlerFailed, 7000}, {429, nil, pack.HandlerFailed, 60_000}, {429, http.Header{"X-Ratelimit-Reset": {"1"}}, pack.HandlerFailed, 0},
-		{404, nil, pack.InvalidInput, 0}, {409, nil, pack.SchemaMismatch, 0}, {422, nil, pack.InvalidInput, 0}, {500, nil, pack.HandlerFailed, 0},
+		{404, nil, pack.InvalidInput, 0}, {410, nil, pack.InvalidInput, 0}, {409, nil, pack.SchemaMismatch, 0}, {422, nil, pack.InvalidInput, 0}, {500, nil, pack.HandlerFailed, 0},
 	} {
 		h := c.header
 		if h == nil {

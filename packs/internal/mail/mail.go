@@ -55,8 +55,9 @@ type Output struct {
 	Recipients int    `json:"recipients"`
 }
 
-// Send sends one message through the server at SMTP_URL, from the address in MAIL_FROM. The
-// server has accepted the message for all recipients when Send returns without an error.
+// Send sends one message through the server and from the address that the environment
+// variables SMTP_URL and MAIL_FROM name. The server has accepted the message for all
+// recipients when Send returns without an error.
 func Send(ctx context.Context, in Input) (Output, error) {
 	m, err := message(in)
 	if err != nil {

@@ -37,7 +37,7 @@ func TestSend(t *testing.T) {
 }
 
 // TestFailures checks the code and the pointer of each failure, that no error message
-// contains the password, and that nothing is sent to a server without TLS or with an
+// contains a refused password, and that nothing is sent to a server without TLS or with an
 // untrusted certificate.
 func TestFailures(t *testing.T) {
 	s, addr := mailtest.Start(t, false, true)

@@ -67,16 +67,23 @@ func request(ctx context.Context, c *http.Client, secrets map[string]string, met
 	return nil
 }
 
+// Message is a message of a conversation with a model.
+type Message struct {
+	Role    string `json:"role"` // system, user or assistant
+	Content string `json:"content"`
+}
+
 // Complete returns the response of a model to a system prompt and one message of a user.
 func Complete(ctx context.Context, c *http.Client, secrets map[string]string, name, system, user string) (string, error) {
-	type message struct {
-		Role    string `json:"role"`
-		Content string `json:"content"`
-	}
+	return Chat(ctx, c, secrets, name, []Message{{"system", system}, {"user", user}})
+}
+
+// Chat returns the next message of a model in a conversation.
+func Chat(ctx context.Context, c *http.Client, secrets map[string]string, name string, messages []Message) (string, error) {
 	var doc struct {
-		Choices []struct{ Message message }
+		Choices []struct{ Message Message }
 	}
-	in := map[string]any{"model": name, "messages": []message{{"system", system}, {"user", user}}}
+	in := map[string]any{"model": name, "messages": messages}
 	if err := request(ctx, c, secrets, http.MethodPost, "/v1/chat/completions", in, &doc); err != nil {
 		return "", err
 	}

@@ -122,3 +122,18 @@ func Bytes(pointer, b64 string, limit int) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// Progress reports the progress of the pack, as a percentage from 0 to 100 and a description of
+// the current step. The manifest must have the member progress.
+func Progress(percent int, format string, args ...any) {
+	var doc struct {
+		Progress struct {
+			Percent int    `json:"percent"`
+			Message string `json:"message"`
+		} `json:"_progress"`
+	}
+	doc.Progress.Percent, doc.Progress.Message = percent, fmt.Sprintf(format, args...)
+	if b, err := json.Marshal(doc); err == nil {
+		fmt.Fprintf(os.Stderr, "%s\n", b)
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -66,16 +65,28 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestRefusal checks which responses are refusals of the call's proxy, and their errors.
+// TestRefusal checks which responses are those of the call's proxy, and their errors: only the error
+// for a request that is not permitted states that, and has the hint to permit it.
 func TestRefusal(t *testing.T) {
-	for status, want := range map[string]string{
-		"": "", `other; error=http_request_denied; details="no"`: "", `egress-broker; error=http_request_denied; details="no rule permits it"`: InvalidInput, `egress-broker; error=x; details="credential_missing"`: CredentialInvalid,
+	for status, want := range map[string]Error{
+		"": {}, `other; error=http_request_denied; details="host_denied"`: {},
+		`egress-broker; error=http_request_denied; details="host_denied"`:     {Code: InvalidInput, Message: "egress to a.test was refused: host_denied", Hint: "must permit the request"},
+		`egress-broker; error=http_request_denied; details="path_ambiguous"`:  {Code: InvalidInput, Message: "egress to a.test was refused: path_ambiguous", Hint: "must permit the request"},
+		`egress-broker; error=http_request_denied; details="address_blocked"`: {Code: InvalidInput, Message: "egress to a.test was refused: address_blocked", Hint: "egress-broker.networks"},
+		`egress-broker; error=x; details="credential_failed"`:                 {Code: CredentialInvalid, Message: "egress to a.test failed: credential_failed", Hint: "binnacle secret put"},
+		`egress-broker; error=x; details="resolve_failed"`:                    {Code: HandlerFailed, Message: "egress to a.test failed: resolve_failed"},
+		`egress-broker; error=x; details="connect_failed"`:                    {Code: HandlerFailed, Message: "egress to a.test failed: connect_failed"},
+		`egress-broker; error=x; details="timed_out"`:                         {Code: Timeout, Message: "egress to a.test failed: timed_out"},
+		`egress-broker; error=x; details="bytes_exceeded"`:                    {Code: ResourceExhausted, Message: "egress to a.test failed: bytes_exceeded"},
+		`egress-broker; error=x; details="host_invalid"`:                      {Code: InvalidInput, Message: "egress to a.test failed: host_invalid"},
 	} {
 		resp := &http.Response{Header: http.Header{"Proxy-Status": {status}}, Request: &http.Request{URL: &url.URL{Host: "a.test"}}}
 		e := Refusal(resp)
-		if (e == nil) != (want == "") || e != nil && (e.Code != want || !strings.Contains(e.Message, "a.test") || e.Hint == "") {
-			b, _ := json.Marshal(e)
-			t.Errorf("%s: %s", status, b)
+		if e == nil {
+			e = &Error{}
+		}
+		if e.Code != want.Code || e.Message != want.Message || !strings.Contains(e.Hint, want.Hint) || (e.Hint == "") != (want.Hint == "") {
+			t.Errorf("%s: %+v", status, *e)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package slides has the pack slides.render, which makes slides of Markdown.
+// Package slides has the pack slides.render, which makes slides from Markdown.
 package slides
 
 import (

@@ -18,25 +18,29 @@ import (
 
 // Limits of a query.
 const (
-	maxDatabase = 12 << 20 // bytes of an SQLite file
+	maxDatabase = 12 << 20 // bytes of an SQLite file in the arguments
+	maxArtifact = 32 << 20 // bytes of an SQLite file that is an artifact
 	maxRows     = 10_000
 	maxResult   = 4 << 20 // bytes of all values
 	defaultRows = 200
 	queryTime   = 30 * time.Second
 )
 
-// Input is the input of sql.query and sql.server.query. The former has Database, an SQLite
-// file in base64.
+// Input is the input of sql.query and sql.server.query. The former has either Database, an SQLite
+// file in base64, or Artifact, the id of an artifact that is such a file. The mesh adds the
+// artifact's content to Artifacts.
 type Input struct {
-	Query    string            `json:"query"`
-	Args     []any             `json:"args"`
-	Database string            `json:"database_b64"`
-	Limit    int               `json:"limit"`
-	Secrets  map[string]string `json:"_secrets"`
+	Query     string            `json:"query"`
+	Args      []any             `json:"args"`
+	Database  string            `json:"database_b64"`
+	Artifact  string            `json:"database_artifact"`
+	Limit     int               `json:"limit"`
+	Artifacts map[string]string `json:"_artifacts"` // content in base64, by argument
+	Secrets   map[string]string `json:"_secrets"`
 }
 
-// Output is the output of both packs. Bytes that are not text are in base64, and times in
-// RFC 3339. Truncated means that the statement has more rows than the limit permits.
+// Output is the output of both packs. Bytes that are not text are in base64, and times in RFC
+// 3339. Truncated means that the statement has more rows than the limits permit.
 type Output struct {
 	Columns   []string `json:"columns"`
 	Rows      [][]any  `json:"rows"`

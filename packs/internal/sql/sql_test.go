@@ -92,6 +92,48 @@ func TestSQLite(t *testing.T) {
 	}
 }
 
+// TestSQLiteArtifact checks that the content of an artifact is read like a file in the arguments, and
+// that errors about it name the argument database_artifact. An input with no file or with two, and an
+// artifact without content, are errors.
+func TestSQLiteArtifact(t *testing.T) {
+	db := database(t, "WAL")
+	in := func(content string) Input {
+		return Input{Artifact: "ar-1", Artifacts: map[string]string{"database_artifact": content}, Query: "SELECT count(*) FROM tides"}
+	}
+	if out, err := QueryFile(t.Context(), in(db)); err != nil || fmt.Sprint(out.Rows) != "[[2]]" {
+		t.Errorf("%v %v", out, err)
+	}
+	file, err := base64.StdEncoding.DecodeString(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 4096; i < len(file); i++ {
+		file[i] = 0xaa
+	}
+	both, none, unread := in(db), Input{Query: "SELECT 1"}, Input{Artifact: "ar-1", Query: "SELECT 1"}
+	both.Database = db
+	writes := in(db)
+	writes.Query = "WITH x AS (SELECT 1) DELETE FROM tides"
+	for name, c := range map[string]struct {
+		in            Input
+		pointer, code string
+	}{
+		"corrupt":    {in(base64.StdEncoding.EncodeToString(file)), "/database_artifact", pack.InvalidInput},
+		"text":       {in(base64.StdEncoding.EncodeToString([]byte("text"))), "/database_artifact", pack.InvalidInput},
+		"empty":      {in(""), "/database_artifact", pack.InvalidInput},
+		"too large":  {in(base64.StdEncoding.EncodeToString(make([]byte, maxArtifact+1))), "/database_artifact", pack.InvalidInput},
+		"a write":    {writes, "/query", pack.InvalidInput},
+		"both":       {both, "", pack.InvalidInput},
+		"neither":    {none, "", pack.InvalidInput},
+		"no content": {unread, "", pack.HandlerFailed},
+	} {
+		var e *pack.Error
+		if _, err := QueryFile(t.Context(), c.in); !errors.As(err, &e) || e.Code != c.code || e.Pointer != c.pointer {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // postgres starts PostgreSQL and returns the URL of its database for the user reader, whose
 // password is "harbour". The database has the table tides.
 func postgres(t *testing.T) string {
@@ -155,8 +197,8 @@ GRANT USAGE ON SEQUENCE counter TO reader
 	}
 }
 
-// TestPostgres reads a database of a real server. It checks the code of each refused
-// statement, that no statement has written, and the error for a wrong password.
+// TestPostgres reads a database of a real server. It checks the code of each refused statement,
+// that no statement has inserted a row, and the error for a wrong password.
 func TestPostgres(t *testing.T) {
 	t.Setenv("DATABASE_URL", postgres(t))
 	login := map[string]string{passwordSecret: "harbour"}

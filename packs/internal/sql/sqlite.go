@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -18,12 +19,12 @@ const sqliteHeader = "SQLite format 3\x00"
 // inFile executes the statement in a copy of an SQLite file, in memory. The statement can
 // neither attach another file nor write.
 func inFile(ctx context.Context, in Input) (Output, error) {
-	file, err := pack.Bytes("/database_b64", in.Database, maxDatabase)
+	at, file, err := content(in)
 	if err != nil {
 		return Output{}, err
 	}
-	if !strings.HasPrefix(string(file), sqliteHeader) {
-		return Output{}, pack.Invalid("/database_b64", "not an SQLite database")
+	if !bytes.HasPrefix(file, []byte(sqliteHeader)) {
+		return Output{}, pack.Invalid(at, "not an SQLite database")
 	}
 	if len(file) > 19 && file[18] == 2 && file[19] == 2 {
 		file[18], file[19] = 1, 1 // a database in memory has no write-ahead log
@@ -39,24 +40,44 @@ func inFile(ctx context.Context, in Input) (Output, error) {
 	}
 	defer conn.Close()
 	if err := conn.Raw(func(c any) error { return c.(interface{ Deserialize([]byte) error }).Deserialize(file) }); err != nil {
-		return Output{}, pack.Invalid("/database_b64", "%v", err)
+		return Output{}, pack.Invalid(at, "%v", err)
 	}
 	if _, err := sqlite.Limit(conn, lib.SQLITE_LIMIT_ATTACHED, 0); err != nil {
 		return Output{}, err
 	}
 	if _, err := conn.ExecContext(ctx, "PRAGMA trusted_schema=OFF; PRAGMA query_only=ON"); err != nil {
-		return Output{}, sqliteError(ctx, err)
+		return Output{}, sqliteError(ctx, at, err)
 	}
 	rows, err := conn.QueryContext(ctx, in.Query, in.Args...)
 	if err != nil {
-		return Output{}, sqliteError(ctx, err)
+		return Output{}, sqliteError(ctx, at, err)
 	}
 	out, err := result(rows, in.Limit)
-	return out, sqliteError(ctx, err)
+	return out, sqliteError(ctx, at, err)
 }
 
-// sqliteError returns the pack's error for an error of SQLite, or nil if err is nil.
-func sqliteError(ctx context.Context, err error) error {
+// content returns the SQLite file of an input, and the JSON pointer of the argument that is or names
+// it.
+func content(in Input) (at string, file []byte, err error) {
+	switch {
+	case (in.Database == "") == (in.Artifact == ""):
+		return "", nil, pack.Fail(pack.InvalidInput, "want one of database_b64 and database_artifact")
+	case in.Artifact == "":
+		file, err = pack.Bytes("/database_b64", in.Database, maxDatabase)
+		return "/database_b64", file, err
+	}
+	at = "/database_artifact"
+	b64, ok := in.Artifacts["database_artifact"]
+	if !ok {
+		return at, nil, pack.Fail(pack.HandlerFailed, "the mesh added no content of database_artifact: the manifest must name it in artifact_inputs")
+	}
+	file, err = pack.Bytes(at, b64, maxArtifact)
+	return at, file, err
+}
+
+// sqliteError returns the pack's error for an error of SQLite, or nil if err is nil. at is the JSON
+// pointer of the argument with the file.
+func sqliteError(ctx context.Context, at string, err error) error {
 	var e *sqlite.Error
 	switch {
 	case err == nil:
@@ -68,7 +89,7 @@ func sqliteError(ctx context.Context, err error) error {
 	}
 	switch e.Code() & 0xff {
 	case lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB:
-		return pack.Invalid("/database_b64", "%v", e)
+		return pack.Invalid(at, "%v", e)
 	case lib.SQLITE_READONLY:
 		return pack.Invalid("/query", "the statement writes: %v", e)
 	case lib.SQLITE_NOMEM, lib.SQLITE_TOOBIG:

@@ -59,6 +59,7 @@ func Research(ctx context.Context, in ResearchInput) (ResearchOutput, error) {
 		if len(out.Sources) == limit {
 			break
 		}
+		pack.Progress(10+80*len(out.Sources)/limit, "reads source %d of at most %d", len(out.Sources)+1, limit)
 		if page, err := scrape(ctx, Client(), ScrapeInput{URL: s.URL}); err != nil {
 			s.Error = err.Error()
 		} else {
@@ -70,6 +71,7 @@ func Research(ctx context.Context, in ResearchInput) (ResearchOutput, error) {
 	if in.Model == "" || out.SourcesUsed == 0 {
 		return out, nil
 	}
+	pack.Progress(90, "writes the summary")
 	var b strings.Builder
 	for i, s := range out.Sources {
 		if s.Text != "" {

@@ -84,6 +84,22 @@ func scrape(ctx context.Context, c *http.Client, in ScrapeInput) (ScrapeOutput, 
 	return out, out.convert(doc, resp.Request.URL, in.Content != "page")
 }
 
+// Rendered returns the article, or else the whole, of the page at an address as Markdown, and its
+// links. source is the HTML after the page's scripts have run. Status is 0.
+func Rendered(source, address string) (ScrapeOutput, error) {
+	out := ScrapeOutput{URL: address}
+	base, err := url.Parse(address)
+	if err != nil {
+		return out, err
+	}
+	doc, err := html.Parse(strings.NewReader(source))
+	if err != nil {
+		return out, err
+	}
+	out.Links = links(doc, base)
+	return out, out.convert(doc, base, true)
+}
+
 // convert sets the title, the byline and the Markdown of a document. If the document has no
 // article, it is converted as a whole.
 func (o *ScrapeOutput) convert(doc *html.Node, base *url.URL, article bool) error {

@@ -22,12 +22,13 @@ type Server struct {
 
 // Start starts a server in this process with a configuration such as bus.ServerConfig
 // returns, and returns when it is ready for connections. Without a listen address in the
-// configuration, only this process can connect. A single server that is configured to
-// sync every write commits in groups instead; see package syncer. Start returns an error
-// if the configuration is invalid or the server is not ready within 10 seconds. If files
-// is not nil and the configuration has TLS, the server uses the certificate of files for
-// clients, and reloads it when the files change. To stop the server, close every
-// connection, then call Shutdown and WaitForShutdown.
+// configuration, only this process can connect. A single server that is configured to sync
+// every write commits in groups instead; see package syncer. Start returns an error if the
+// configuration is invalid, if the server cannot be created or is not ready within 10
+// seconds, or if package syncer returns one. If files is not nil and the configuration has
+// TLS, the server uses the certificate of files for clients, and reloads it when the files
+// change. To stop the server, close every connection, then call Shutdown and
+// WaitForShutdown.
 func Start(config string, files *tlsfiles.Files) (*Server, error) {
 	o := &server.Options{}
 	if err := o.ProcessConfigString(config); err != nil {

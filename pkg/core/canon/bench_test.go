@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// row is a document with members of most kinds, for tests and benchmarks of the codec;
-// listed has the other kinds.
+// row is a document with members of most kinds, for tests and benchmarks of the codec; listed
+// and plain have the other kinds.
 type row struct {
 	Actor  string
 	Count  int64

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// listed is a document with the kinds of members that the document row does not have,
-// and a list of rows.
+// listed is a document with the kinds of members that the documents row and plain do not have.
 type listed struct {
 	Const string
 	Data  []byte

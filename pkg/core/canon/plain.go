@@ -20,7 +20,7 @@ func plainPrefix(b []byte) int {
 // JSON string.
 func plainText(s string) bool {
 	for len(s) >= 8 {
-		// The compiler makes one load of this.
+		// The compiler combines these loads into one.
 		if !allPlain(uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56) {
 			return false
 		}
@@ -47,9 +47,9 @@ const (
 	high = 0x8080808080808080 // the highest bit of each byte
 )
 
-// allPlain reports whether plainByte contains each byte of w. Subtracting n from each byte
-// sets the highest bit of one that is less than n. The bytes above such a byte may be wrong,
-// which does not change whether there is one.
+// allPlain reports whether plainByte contains each byte of w. Subtracting n from each byte sets
+// the highest bit of every byte that is less than n. The borrow may change the bytes above such
+// a byte, but allPlain returns false in any case.
 func allPlain(w uint64) bool {
 	quote, backslash := w^low*'"', w^low*'\\'
 	return (w|(w-low*0x20)|(quote-low)&^quote|(backslash-low)&^backslash)&high == 0

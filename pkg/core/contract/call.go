@@ -17,7 +17,7 @@ type Call struct {
 	ID            string   `json:"id"`
 	IdemKey       string   `json:"idempotency_key,omitempty"`
 	Kind          string   `json:"kind"`                   // such as llm.chat, tool.<pack> or vault.<verb>
-	Labels        []string `json:"labels,omitempty"`       // data classes that the proposing service found in the request
+	Labels        []string `json:"labels,omitempty"`       // data classes that the proposing service found in the request, or of content of other sessions to which the request refers
 	OnBehalfOf    string   `json:"on_behalf_of,omitempty"` // principal for whom the actor states that it acts; policy checks the statement
 	Parent        string   `json:"parent,omitempty"`       // id of the running call that this one is nested in; empty if none
 	ParentSession string   `json:"parent_session,omitempty"`
@@ -82,7 +82,7 @@ type Tool struct {
 	EgressRules  []EgressRule  `json:"egress,omitempty"`       // requests that the tool may make through the egress-broker, beside those to Egress
 	Egress       []string      `json:"egress_hosts,omitempty"` // hosts to which the tool declares that it connects; policy compares them with the P0 ceilings
 	Executor     string        `json:"executor"`
-	Image        string        `json:"image_digest,omitempty"` // digest of the image in which the pack runs; empty if its sandbox has no other program
+	Image        string        `json:"image_digest,omitempty"` // digest of the image in which the pack runs; empty = without an image
 	InputSchema  Raw           `json:"input_schema"`
 	Kind         string        `json:"kind"`
 	Labels       []string      `json:"labels,omitempty"` // data classes of the output, such as "web"
@@ -164,10 +164,11 @@ type SecretGrant struct {
 func (s *SecretGrant) Pattern() bool { return strings.HasSuffix(s.Name, ".*") }
 
 // Permits reports whether the grant covers the secret with this name: the secret that it
-// names, or any secret that matches its pattern.
+// names, or any secret that matches its pattern. NAME.previous matches a pattern only if NAME
+// does, because it is the name of the previous version of the secret NAME.
 func (s *SecretGrant) Permits(name string) bool {
 	if s.Pattern() {
-		return strings.HasPrefix(name, strings.TrimSuffix(s.Name, "*"))
+		return strings.HasPrefix(strings.TrimSuffix(name, PreviousSecret), strings.TrimSuffix(s.Name, "*"))
 	}
 	return s.Name == name
 }

@@ -39,6 +39,31 @@ type Decision struct {
 	Verdict       string           `json:"verdict"`
 }
 
+// DecisionIn returns the decision that policy recorded in the event e: that of an allowed or
+// escalated event, or of an outcome with which policy denied the call. It returns nil for
+// an event that contains none and for one of another service, and an error if the event's
+// data cannot be decoded.
+func DecisionIn(e *Event) (*Decision, error) {
+	if e.Service() != "policy" {
+		return nil, nil
+	}
+	switch e.Name {
+	case EventAllowed:
+		var x Allowed
+		err := Decode(e.Data, &x)
+		return &x.Decision, err
+	case EventEscalated:
+		var x Escalated
+		err := Decode(e.Data, &x)
+		return &x.Decision, err
+	case EventEffectRecorded:
+		var x Recorded
+		err := Decode(e.Data, &x)
+		return x.Decision, err
+	}
+	return nil, nil
+}
+
 // PolicyDigests names the policies in force, by layer. If a layer has several documents,
 // their digests are joined by "+", in P1 in ascending precedence and in P2 in order of
 // name. P2 is empty if no overlay applied, and all are empty if a policy document could

@@ -138,6 +138,7 @@ func TestSmall(t *testing.T) {
 	}{
 		{"llm.*", "llm.key", true}, {"llm.*", "llm.", true}, {"llm.*", "llm", false}, {"llm.*", "llmx", false}, {"llm.*", "vault.x", false},
 		{"llm.key", "llm.key", true}, {"llm.key", "llm.key2", false}, {"*", "x", false}, {"*", "*", true},
+		{"llm.*", "llm.previous", false}, {"llm.*", "llm.key.previous", true}, {"llm.*", "llm.previous.previous", true}, {"llm.previous", "llm.previous", true}, // llm.previous is a version of the secret llm
 	} {
 		if g := (&SecretGrant{Name: c.grant}); g.Permits(c.name) != c.want {
 			t.Errorf("%s permits %s: %v", c.grant, c.name, !c.want)

@@ -208,6 +208,19 @@ type Recorded struct {
 	Receipt  Receipt   `json:"receipt"`
 }
 
+// ErrorCode returns the error code with which every API and every pipeline reports the
+// outcome, or "" for a success. It is that of the effect, except for a denial: the code is then that
+// of the reason in Reasons, or CodeDenied for a reason that a policy bundle defines.
+func (r *Recorded) ErrorCode() string {
+	if r.Effect.Status != Denied {
+		return r.Effect.ErrorCode
+	}
+	if code := Reasons[r.Receipt.ReasonCode].ErrorCode; code != "" {
+		return code
+	}
+	return CodeDenied
+}
+
 // Canonical implements canon.Document. It lists the members in the order of their JSON
 // names.
 func (r *Recorded) Canonical(c *canon.Codec) {

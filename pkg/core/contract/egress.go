@@ -6,19 +6,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 )
 
-// The modes of an EgressRule: what the egress-broker does with the bytes of a flow.
+// The modes of an EgressRule, which state how the egress-broker handles the bytes of a flow.
 const (
 	EgressHTTP        = "http"        // plain HTTP
-	EgressTerminate   = "terminate"   // HTTPS; the broker terminates TLS under the authority of the call
+	EgressTerminate   = "terminate"   // HTTPS; the broker terminates TLS with a certificate of the call's own CA
 	EgressPassthrough = "passthrough" // TLS that the broker forwards as it is, after a check of the server name
 	EgressTCP         = "tcp"         // any protocol over TCP
 )
 
-// EgressRule allows requests to a host; package netrule decides by lists of them. A
-// request that no rule of a list allows is denied. In a ceiling, which narrows other
-// lists, Mode may be empty, and the rule has no Credential.
+// EgressRule allows requests to a host. Package netrule compares a request with a list of rules,
+// and denies it if no rule allows it. In a ceiling, which narrows other lists, Mode may be
+// empty, and the rule has no Credential.
 type EgressRule struct {
-	Credential *EgressCredential `json:"credential,omitempty" yaml:"credential"` // what the broker adds to a request
+	Credential *EgressCredential `json:"credential,omitempty" yaml:"credential"` // secret that the broker adds to a request
 	Host       string            `json:"host" yaml:"host"`                       // a name or an address in the form of netrule.ParseHost; or "*." and a name, which matches all subdomains of that name; in a ceiling also "*"
 	Methods    []string          `json:"methods,omitempty" yaml:"methods"`       // empty = every method
 	Mode       string            `json:"mode,omitempty" yaml:"mode"`             // EgressHTTP to EgressTCP; in a ceiling, empty = every mode

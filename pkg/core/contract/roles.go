@@ -12,9 +12,9 @@ const (
 	RoleAuditor   = "auditor"
 )
 
-// roleScopes lists the scopes that each role of a member, and the role
-// "approver", gives. The scopes are those of package token of the gateway; a
-// test compares them.
+// roleScopes lists the scopes that each role of a member, and the role "approver", gives. They
+// are scopes of package token of the gateway, which this package cannot import; TestAll of package
+// token compares them with its constants.
 var roleScopes = []struct {
 	role   string
 	scopes []string

@@ -14,7 +14,7 @@ import (
 // ids in other forms were made by releases before 0.5.
 
 const (
-	derivedPrefix = "s-x"
+	derivedPrefix = IDSession + "x"
 	nameBytes     = 10
 	ownerBytes    = 6
 )

@@ -78,8 +78,9 @@ func BudgetTenant(id string) string {
 }
 
 // CellOpened is the data of provision.cell_opened. From this event on, the ledger may have
-// several tenants, and the mesh's own events are in Cell. It is in the tenant that the
-// mesh's own events had before: in Cell itself if the ledger is new. A root key signs it.
+// several tenants, and the mesh's own events are in Cell. It is stored in the tenant that held
+// the mesh's own events until then, which is Cell itself if the ledger is new. A root key signs
+// it.
 type CellOpened struct {
 	Cell      string `json:"cell"` // CellTenant
 	Log       string `json:"log"`  // last part of the origin of the ledger's log, before "/epoch-n"
@@ -171,9 +172,10 @@ func (t *TenantQuotaSet) Canonical(c *canon.Codec) {
 	c.Str("tenant", &t.Tenant)
 }
 
-// Quota holds the limits on a tenant's use of each gateway. A member that is 0 is no
-// limit.
+// Quota holds the limits on a tenant's use of each gateway, and on its artifacts. A member
+// that is 0 is no limit, except that the configured limit applies to artifacts.
 type Quota struct {
+	ArtifactBytes  int64 `json:"artifact_bytes,omitempty"`   // bytes of stored artifacts, on all gateways
 	BodyBytes      int64 `json:"body_bytes,omitempty"`       // bytes of request bodies in flight
 	CallsPerSecond int64 `json:"calls_per_second,omitempty"` // calls accepted per second
 	InFlight       int64 `json:"in_flight,omitempty"`        // calls in flight
@@ -182,6 +184,7 @@ type Quota struct {
 // Canonical implements canon.Document. It lists the members in the order of their JSON
 // names.
 func (q *Quota) Canonical(c *canon.Codec) {
+	c.OptInt("artifact_bytes", &q.ArtifactBytes)
 	c.OptInt("body_bytes", &q.BodyBytes)
 	c.OptInt("calls_per_second", &q.CallsPerSecond)
 	c.OptInt("in_flight", &q.InFlight)

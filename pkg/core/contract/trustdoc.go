@@ -2,8 +2,8 @@ package contract
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
-// The uses of keys. A signature verifies only if its key was published for the use of
-// the document that is signed. UseSeal is not for signatures.
+// The uses of keys. A signature verifies only if its key was published for the use that the kind
+// of the signed document requires. UseSeal is not for signatures.
 const (
 	UseRoot       = "root"
 	UseDecision   = "decision"

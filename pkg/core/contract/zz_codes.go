@@ -4,15 +4,18 @@ package contract
 
 // Error codes of responses, of outcomes and of queries.
 const (
+	CodeAgentToolFailed     = "agent_tool_failed"     // The tool, which its caller executed, failed.
 	CodeApprovalPending     = "approval_pending"      // The call waits for approval.
 	CodeApprovalRequired    = "approval_required"     // A tool call that the model requested needs approval before it may run.
 	CodeArgsDigestMismatch  = "args_digest_mismatch"  // An outcome reports arguments other than those that were decided.
 	CodeArgsUnavailable     = "args_unavailable"      // The call's arguments cannot be read.
 	CodeArtifactFailed      = "artifact_failed"       // The content of an artifact cannot be stored or read, or it does not match its digest.
 	CodeArtifactHeld        = "artifact_held"         // The artifact is on hold: release it first.
+	CodeArtifactsFull       = "artifacts_full"        // The store of artifacts has no room for the upload.
 	CodeBodyBudgetExceeded  = "body_budget_exceeded"  // The bodies of requests in progress exceed the memory that the caller, or all callers, may use.
 	CodeBodyTooLarge        = "body_too_large"        // The body is above the limit of its route.
 	CodeBodyTooSlow         = "body_too_slow"         // The body arrived slower than a body must.
+	CodeBudgetExceeded      = "budget_exceeded"       // The attempt could use more than policy reserved for the call.
 	CodeBudgetFenced        = "budget_fenced"         // The call did not start, because the part of the budget that it was granted had been taken back before.
 	CodeCancelled           = "cancelled"             // The caller cancelled the call.
 	CodeClientStalled       = "client_stalled"        // The caller did not read its stream in time.
@@ -23,12 +26,14 @@ const (
 	CodeCredentialInvalid   = "credential_invalid"    // The provider, or the service that a pack uses, refused its key.
 	CodeCredentialMissing   = "credential_missing"    // The provider's key cannot be read.
 	CodeDeadLettered        = "dead_lettered"         // The call was delivered to an executor too often and never ended.
-	CodeDenied              = "denied"                // Policy denied the call, or the service may not send the query. A denied call names its reason_code.
+	CodeDenied              = "denied"                // Policy denied the call, or the service may not send the query. A denied call names its reason_code; if its arguments violate the schema of the tool, the code is invalid_input.
 	CodeEgressRefused       = "egress_refused"        // The egress-broker refused the call's network, or did not respond.
 	CodeEncodingUnsupported = "encoding_unsupported"  // The body has a content encoding; send it without.
+	CodeExecutedOtherArgs   = "executed_other_args"   // The tool, which its caller executed, ran with other input than the one that was permitted.
 	CodeExecutorLost        = "executor_lost"         // The executor ended during the effect, and its outcome is unknown.
 	CodeExecutorStopped     = "executor_stopped"      // The executor was stopped before the call had ended.
 	CodeHandlerFailed       = "handler_failed"        // The program of the pack exited with an error.
+	CodeHedged              = "hedged"                // The attempt was cancelled, because another attempt of the call answered first.
 	CodeHttpError           = "http_error"            // An error of HTTP itself, such as a method that the path does not have; the status identifies it.
 	CodeIdempotencyConflict = "idempotency_conflict"  // The Idempotency-Key was used for another call.
 	CodeImageMissing        = "image_missing"         // The host does not have the image in which the pack runs.
@@ -38,7 +43,7 @@ const (
 	CodeInternal            = "internal"              // A fault of the mesh; the service's log describes it.
 	CodeInterpreterMissing  = "interpreter_missing"   // The host has no interpreter for the pack's program.
 	CodeInvalidArgs         = "invalid_args"          // The program of the pack refused its arguments.
-	CodeInvalidInput        = "invalid_input"         // The request is malformed; param names the wrong member.
+	CodeInvalidInput        = "invalid_input"         // The request is malformed, or the arguments of the call violate the schema of the tool; param names the wrong member, pointer the wrong argument.
 	CodeInvalidOutput       = "invalid_output"        // The output does not fit the tool's schema, or cannot be redacted.
 	CodeJudgeUnavailable    = "judge_unavailable"     // The judging model did not respond.
 	CodeLedgerUnavailable   = "ledger_unavailable"    // The ledger does not accept events at present.
@@ -52,7 +57,7 @@ const (
 	CodeOutcomePending      = "outcome_pending"       // The call has not ended within the time that the caller waits; the call continues.
 	CodeOutputNotStored     = "output_not_stored"     // The call succeeded, and its output was sent once and not stored: the capture mode is hashed or off.
 	CodePrincipalSuspended  = "principal_suspended"   // The caller is suspended.
-	CodeProviderUnavailable = "provider_unavailable"  // The provider is left alone for a while after it failed, or what is stored of it cannot be read.
+	CodeProviderUnavailable = "provider_unavailable"  // The provider gets no requests for a while, because it failed before, or the stored responses that the request needs cannot be read.
 	CodeQueryUnknown        = "query_unknown"         // The instance does not support the query: it is of another release.
 	CodeQuotaExceeded       = "quota_exceeded"        // The tenant uses this gateway as much as its quota permits.
 	CodeRateLimited         = "rate_limited"          // The provider limits the rate of requests.
@@ -103,15 +108,18 @@ type CodeInfo struct {
 
 // Codes is the registry of error codes.
 var Codes = map[string]CodeInfo{
+	CodeAgentToolFailed:     {502, false, "The tool, which its caller executed, failed."},
 	CodeApprovalPending:     {403, false, "The call waits for approval."},
 	CodeApprovalRequired:    {403, false, "A tool call that the model requested needs approval before it may run."},
 	CodeArgsDigestMismatch:  {409, false, "An outcome reports arguments other than those that were decided."},
 	CodeArgsUnavailable:     {502, false, "The call's arguments cannot be read."},
 	CodeArtifactFailed:      {502, true, "The content of an artifact cannot be stored or read, or it does not match its digest."},
 	CodeArtifactHeld:        {409, false, "The artifact is on hold: release it first."},
+	CodeArtifactsFull:       {507, true, "The store of artifacts has no room for the upload."},
 	CodeBodyBudgetExceeded:  {429, true, "The bodies of requests in progress exceed the memory that the caller, or all callers, may use."},
 	CodeBodyTooLarge:        {413, false, "The body is above the limit of its route."},
 	CodeBodyTooSlow:         {408, true, "The body arrived slower than a body must."},
+	CodeBudgetExceeded:      {502, false, "The attempt could use more than policy reserved for the call."},
 	CodeBudgetFenced:        {503, true, "The call did not start, because the part of the budget that it was granted had been taken back before."},
 	CodeCancelled:           {499, false, "The caller cancelled the call."},
 	CodeClientStalled:       {502, false, "The caller did not read its stream in time."},
@@ -122,12 +130,14 @@ var Codes = map[string]CodeInfo{
 	CodeCredentialInvalid:   {502, false, "The provider, or the service that a pack uses, refused its key."},
 	CodeCredentialMissing:   {502, false, "The provider's key cannot be read."},
 	CodeDeadLettered:        {500, false, "The call was delivered to an executor too often and never ended."},
-	CodeDenied:              {403, false, "Policy denied the call, or the service may not send the query. A denied call names its reason_code."},
+	CodeDenied:              {403, false, "Policy denied the call, or the service may not send the query. A denied call names its reason_code; if its arguments violate the schema of the tool, the code is invalid_input."},
 	CodeEgressRefused:       {502, false, "The egress-broker refused the call's network, or did not respond."},
 	CodeEncodingUnsupported: {415, false, "The body has a content encoding; send it without."},
+	CodeExecutedOtherArgs:   {502, false, "The tool, which its caller executed, ran with other input than the one that was permitted."},
 	CodeExecutorLost:        {500, false, "The executor ended during the effect, and its outcome is unknown."},
 	CodeExecutorStopped:     {502, false, "The executor was stopped before the call had ended."},
 	CodeHandlerFailed:       {502, false, "The program of the pack exited with an error."},
+	CodeHedged:              {502, false, "The attempt was cancelled, because another attempt of the call answered first."},
 	CodeHttpError:           {500, false, "An error of HTTP itself, such as a method that the path does not have; the status identifies it."},
 	CodeIdempotencyConflict: {409, false, "The Idempotency-Key was used for another call."},
 	CodeImageMissing:        {503, false, "The host does not have the image in which the pack runs."},
@@ -137,7 +147,7 @@ var Codes = map[string]CodeInfo{
 	CodeInternal:            {500, false, "A fault of the mesh; the service's log describes it."},
 	CodeInterpreterMissing:  {502, false, "The host has no interpreter for the pack's program."},
 	CodeInvalidArgs:         {502, false, "The program of the pack refused its arguments."},
-	CodeInvalidInput:        {400, false, "The request is malformed; param names the wrong member."},
+	CodeInvalidInput:        {400, false, "The request is malformed, or the arguments of the call violate the schema of the tool; param names the wrong member, pointer the wrong argument."},
 	CodeInvalidOutput:       {502, false, "The output does not fit the tool's schema, or cannot be redacted."},
 	CodeJudgeUnavailable:    {502, true, "The judging model did not respond."},
 	CodeLedgerUnavailable:   {503, true, "The ledger does not accept events at present."},
@@ -151,7 +161,7 @@ var Codes = map[string]CodeInfo{
 	CodeOutcomePending:      {504, false, "The call has not ended within the time that the caller waits; the call continues."},
 	CodeOutputNotStored:     {410, false, "The call succeeded, and its output was sent once and not stored: the capture mode is hashed or off."},
 	CodePrincipalSuspended:  {403, false, "The caller is suspended."},
-	CodeProviderUnavailable: {502, true, "The provider is left alone for a while after it failed, or what is stored of it cannot be read."},
+	CodeProviderUnavailable: {502, true, "The provider gets no requests for a while, because it failed before, or the stored responses that the request needs cannot be read."},
 	CodeQueryUnknown:        {503, true, "The instance does not support the query: it is of another release."},
 	CodeQuotaExceeded:       {429, true, "The tenant uses this gateway as much as its quota permits."},
 	CodeRateLimited:         {502, true, "The provider limits the rate of requests."},

@@ -10,11 +10,13 @@ const (
 
 	// Schemas in schemas/events/egress-broker.
 
-	EventEgressClosed  = "egress_closed"
-	EventEgressOpened  = "egress_opened"
-	EventEgressRefused = "egress_refused"
-	EventFlowDenied    = "flow_denied"
-	EventFlowEnded     = "flow_ended"
+	EventEgressClosed       = "egress_closed"
+	EventEgressOpened       = "egress_opened"
+	EventEgressRefused      = "egress_refused"
+	EventEndpointFlowDenied = "endpoint_flow_denied"
+	EventEndpointFlowEnded  = "endpoint_flow_ended"
+	EventFlowDenied         = "flow_denied"
+	EventFlowEnded          = "flow_ended"
 
 	// Schemas in schemas/events/gateway.
 
@@ -81,10 +83,17 @@ const (
 	EventDelegationGranted          = "delegation_granted"
 	EventDelegationRevoked          = "delegation_revoked"
 	EventDeviceApproved             = "device_approved"
+	EventGroupMapped                = "group_mapped"
+	EventGroupUnmapped              = "group_unmapped"
+	EventGroupsReported             = "groups_reported"
+	EventIdentityLinked             = "identity_linked"
+	EventIdentityUnlinked           = "identity_unlinked"
+	EventInvitationWithdrawn        = "invitation_withdrawn"
 	EventLimitsSet                  = "limits_set"
 	EventLoginEnded                 = "login_ended"
 	EventLoginOpened                = "login_opened"
 	EventLoginRenewed               = "login_renewed"
+	EventMemberInvited              = "member_invited"
 	EventMeshFrozen                 = "mesh_frozen"
 	EventMeshUnfrozen               = "mesh_unfrozen"
 	EventPrincipalRegistered        = "principal_registered"
@@ -92,6 +101,7 @@ const (
 	EventPrincipalSuspended         = "principal_suspended"
 	EventRoleGranted                = "role_granted"
 	EventRoleRevoked                = "role_revoked"
+	EventSecretAccessSet            = "secret_access_set"
 	EventSessionGrantRevoked        = "session_grant_revoked"
 	EventSessionGranted             = "session_granted"
 	EventSessionLabelled            = "session_labelled"
@@ -103,6 +113,8 @@ const (
 
 	// Schemas in schemas/events/session-runner.
 
+	EventPackInstalled      = "pack_installed"
+	EventPackUninstalled    = "pack_uninstalled"
 	EventSandboxAdopted     = "sandbox_adopted"
 	EventSandboxCreated     = "sandbox_created"
 	EventSandboxEnded       = "sandbox_ended"
@@ -113,8 +125,10 @@ const (
 
 	// Schemas in schemas/events/vault-broker.
 
-	EventSecretRefused  = "secret_refused"
-	EventSecretReleased = "secret_released"
+	EventSecretRefused    = "secret_refused"
+	EventSecretReleased   = "secret_released"
+	EventSecretUseCounted = "secret_use_counted"
+	EventSecretUsed       = "secret_used"
 
 	// Schemas in schemas/events/work.
 

@@ -41,6 +41,7 @@ const (
 	ReasonArgsUnavailable             = "ARGS_UNAVAILABLE"
 	ReasonToolSchemaInvalid           = "TOOL_SCHEMA_INVALID"
 	ReasonToolDrift                   = "TOOL_DRIFT"
+	ReasonSecretAccessDenied          = "SECRET_ACCESS_DENIED"
 	ReasonToolNotApproved             = "TOOL_NOT_APPROVED"
 	ReasonApprovalDenied              = "APPROVAL_DENIED"
 	ReasonBreakGlassReviewDue         = "BREAK_GLASS_REVIEW_DUE"
@@ -59,10 +60,11 @@ const (
 )
 
 // ReasonInfo is the registry's entry for a reason code: the verdict that the code
-// belongs to, the status of the response, and texts for people.
+// belongs to, the status and the error code of the response, and texts for people.
 type ReasonInfo struct {
 	Verdict   string
-	Status    int // HTTP
+	Status    int    // HTTP
+	ErrorCode string // CodeInvalidInput if the arguments violate the tool's schema, and otherwise CodeDenied; empty unless Verdict is DENY
 	Retryable bool
 	Meaning   string
 	Hint      string
@@ -70,56 +72,57 @@ type ReasonInfo struct {
 
 // Reasons is the registry of reason codes, by code. Callers must not change it.
 var Reasons = map[string]ReasonInfo{
-	ReasonPolicyViolation:             {"DENY", 403, false, "A P0 ceiling forbids this kind of call.", "No bundle can allow it; change the ceilings offline with `binnacle trust sign` if it must be possible."},
-	ReasonNoPolicyDefined:             {"DENY", 403, false, "No rule of any bundle allows this call.", "Add a rule, and activate the bundle with `binnacle policy activate`."},
-	ReasonPrgEvaluationError:          {"DENY", 403, false, "A bundle failed, ran out of time, or returned an invalid answer.", "Run `binnacle policy test` on the bundle; the decision names its digest."},
-	ReasonMissingRequirement:          {"DENY", 403, false, "The caller lacks a scope that the rule requires.", "Mint a token with the scope: `binnacle token create --scope …`."},
-	ReasonSchemaViolation:             {"DENY", 400, false, "The arguments violate the tool's input schema.", "GET /api/v1/packs/NAME shows the schema."},
-	ReasonBudgetExceeded:              {"DENY", 429, true, "A budget has not enough left for what the call may use.", "Retry-After names the end of the window; `binnacle policy limits` shows what is left."},
-	ReasonBudgetError:                 {"DENY", 503, true, "The budget could not be reserved, so nothing was allowed.", "Try again; if the error persists, see the log of the policy service."},
-	ReasonEnvelopeInvalid:             {"DENY", 400, false, "The proposal's kind or tool is not a name.", "A name consists of at most 128 of the characters A-Z a-z 0-9 . _ -."},
-	ReasonTemporalIntervention:        {"ESCALATE", 403, true, "A rate limit is exceeded, and its rule requires approval.", "An approver can grant the call; or wait for the window to end."},
-	ReasonTemporalThrottle:            {"DENY", 429, true, "A rate limit is exceeded.", "Retry-After names the end of the window."},
-	ReasonSandboxViolation:            {"DENY", 403, false, "The limits of all layers together leave a sandbox in which nothing can run.", "Check the sandbox in the ceilings, the bundle's answer and the overlays: each limit must be above zero, the tier process or container."},
-	ReasonProvenanceFailure:           {"DENY", 403, false, "The call names a parent that is not running under this actor, or a service proposed without one.", "Propose a nested call only while its parent is running."},
-	ReasonVerificationFailure:         {"DENY", 403, false, "A signature among the arguments does not verify.", "Sign the ballot that `binnacle approvals show` prints, with a key the trust registry holds for this approver."},
-	ReasonTenantIsolation:             {"DENY", 403, false, "The call's tenant does not exist here, or calls of this kind are not for it; tenants can be created once `binnacle trust cell` has opened the cell.", "Use a token of a tenant of this mesh; calls that govern the whole mesh are for its operators."},
-	ReasonTenantSuspended:             {"DENY", 403, false, "The call's tenant is suspended.", "An operator of the mesh can resume the tenant."},
-	ReasonOperatorRequired:            {"DENY", 403, false, "The call governs the whole mesh, and its caller is not an operator.", "A root key makes a principal an operator."},
-	ReasonSystemFrozen:                {"DENY", 503, true, "The mesh is frozen: nothing starts.", "`binnacle unfreeze` ends it."},
-	ReasonDataEgressBlocked:           {"DENY", 403, false, "The tool connects to a host that the P0 ceilings do not list.", "Add the host to egress_hosts offline, and sign the ceilings."},
-	ReasonIdentityIsolationViolation:  {"DENY", 404, false, "The session is not the caller's and was not granted to it, or does not exist.", "Use a name of your own for the session, or ask its owner for `binnacle session grant`."},
-	ReasonApprovalRequired:            {"ESCALATE", 403, true, "The call waits for approval.", "`binnacle approvals list` shows it; GET /api/v1/calls/ID returns its state."},
-	ReasonApprovalTimeout:             {"DENY", 403, true, "The call was not approved in time.", "Propose the call again, and notify an approver."},
-	ReasonDelegationInvalid:           {"DENY", 403, false, "The delegation does not exist, has ended, was revoked, or is for another principal.", "`binnacle delegations list` shows the delegations in force."},
-	ReasonDelegationScopeViolation:    {"DENY", 403, false, "The delegation does not cover this kind of call, or its delegator may not do it.", "Grant a delegation that names the kind."},
-	ReasonTaintedInputHighRiskDeny:    {"DENY", 403, false, "Data from the web reached this session, and the tool is irreversible (E4).", "Do it from a session without such data."},
-	ReasonUnicodeObfuscationDetected:  {"DENY", 400, false, "The kind or tool holds characters outside ASCII, which can look like others.", "Write the name in ASCII."},
-	ReasonTaintedCredentialAccessDeny: {"DENY", 403, false, "Data from the web reached this session, and the tool receives a secret.", "Do it from a session without such data."},
-	ReasonTaintedPrivilegedInvokeDeny: {"DENY", 403, false, "Data from the web reached this session, and the call governs the mesh itself.", "Do it from a session without such data."},
-	ReasonTaintedDataEgressDeny:       {"DENY", 403, false, "Secret-bearing data reached this session, and the tool sends data out.", "Do it from a session without such data."},
-	ReasonTaintedModelEgressDeny:      {"DENY", 403, false, "The request or its session holds data labelled secret or user_file, and the model's provider is not set to receive it.", "Let the provider receive it: add \"accepts\": [\"user_file\"] (or \"secret\") to the provider in the llm document, and start the llm-router again."},
-	ReasonTaintedHighRiskEscalate:     {"ESCALATE", 403, true, "Data from the web reached this session, and the tool sends data out or is hard to undo (E3).", "An approver can grant the call."},
-	ReasonUnknownTool:                 {"DENY", 403, false, "No executor offers this kind and tool.", "`binnacle tools` lists the tools."},
-	ReasonProposalExpired:             {"DENY", 503, true, "The proposal was decided after its start window or its caller's deadline.", "Try again."},
-	ReasonLedgerTruncated:             {"DENY", 503, false, "Audit found that the ledger has lost events.", "Restore the ledger; until then, every call is denied."},
-	ReasonArgsUnknownField:            {"DENY", 400, false, "The arguments hold a field that the tool's schema does not have.", "GET /api/v1/packs/NAME shows the schema."},
-	ReasonArgsUnavailable:             {"DENY", 503, true, "The arguments cannot be read from the store.", "Try again."},
-	ReasonToolSchemaInvalid:           {"DENY", 403, false, "The tool's input schema is not a JSON Schema 2020-12 document without references to other documents.", "Correct the pack's manifest."},
-	ReasonToolDrift:                   {"DENY", 403, false, "The tool's document, its schema, description or program, is not the one that was approved; `binnacle policy approve-tool KIND` approves the new one.", "Read the new document, then `binnacle policy approve-tool KIND`."},
-	ReasonToolNotApproved:             {"DENY", 403, false, "The ceilings require that every tool is approved first, and this one is not; `binnacle policy approve-tool KIND` approves it.", "Read its document, then `binnacle policy approve-tool KIND`."},
-	ReasonApprovalDenied:              {"DENY", 403, false, "An approver refused the call.", "The approval's reason is on the ledger."},
-	ReasonBreakGlassReviewDue:         {"DENY", 403, false, "The review of a break-glass grant of this actor is overdue.", "Another person must review it: `binnacle break-glass review ID`."},
-	ReasonConcurrencyExceeded:         {"DENY", 429, true, "As many calls as the limit permits are running.", "Try again when one has ended."},
-	ReasonOverlayNotListed:            {"DENY", 403, false, "An overlay lists what this tenant, session or agent may call, and this kind is not on it.", "`binnacle policy show` prints the overlays in force."},
-	ReasonPrincipalSuspended:          {"DENY", 403, false, "The caller, or the principal for which it acts, is suspended.", "`binnacle principals resume NAME --reason WHY` ends the suspension."},
-	ReasonApproved:                    {"ALLOW", 200, false, "The call was escalated, and every approval it needs was given.", ""},
-	ReasonBreakGlass:                  {"ALLOW", 200, false, "The call needs approval, and runs under an open break-glass grant instead. It must be reviewed.", ""},
-	ReasonRuleScopedCall:              {"ALLOW", 200, false, "The built-in bundle: the caller holds the scope for this kind.", ""},
-	ReasonKeyInvalid:                  {"DENY", 401, false, "The virtual key is unknown, revoked or expired, or its maker's authority has ended.", "`binnacle key list` shows its state; `binnacle key create` makes another."},
-	ReasonKeyNotInPerson:              {"DENY", 403, false, "A virtual key was presented for an act that requires a bearer token: voting, consenting, delegating, making keys, registering principals.", "Use a bearer token of your own."},
-	ReasonCredentialRevoked:           {"DENY", 401, false, "The caller's token was revoked, by its id or with all credentials of its principal.", "Mint another with `binnacle token create`, once the person who revoked it agrees."},
-	ReasonModelNotAllowed:             {"DENY", 403, false, "The virtual key does not cover this model.", "`binnacle key list` shows the models it covers."},
-	ReasonPriceUnknown:                {"DENY", 403, false, "A budget in money applies, and no price of this model is published.", "Add the model to prices.models of the llm document; a price of 0 is a price."},
-	ReasonCallerExecutionRefused:      {"DENY", 403, false, "The caller may not execute this call itself.", "Callers execute kinds of tool.* and client.* that the ceilings do not forbid them, with a report due within a day and without obligations; propose the call with POST /api/v1/calls instead."},
+	ReasonPolicyViolation:             {"DENY", 403, CodeDenied, false, "A P0 ceiling forbids this kind of call.", "No bundle can allow it; change the ceilings offline with `binnacle trust sign` if it must be possible."},
+	ReasonNoPolicyDefined:             {"DENY", 403, CodeDenied, false, "No rule of any bundle allows this call.", "Add a rule, and activate the bundle with `binnacle policy activate`."},
+	ReasonPrgEvaluationError:          {"DENY", 403, CodeDenied, false, "A bundle failed, ran out of time, or returned an invalid answer.", "Run `binnacle policy test` on the bundle; the decision names its digest."},
+	ReasonMissingRequirement:          {"DENY", 403, CodeDenied, false, "The caller lacks a scope that the rule requires.", "Mint a token with the scope: `binnacle token create --scope …`."},
+	ReasonSchemaViolation:             {"DENY", 400, CodeInvalidInput, false, "The arguments violate the tool's input schema.", "GET /api/v1/packs/NAME shows the schema."},
+	ReasonBudgetExceeded:              {"DENY", 429, CodeDenied, true, "Less is left of a budget than the call may use.", "Retry-After names the end of the window; `binnacle policy limits` shows what is left."},
+	ReasonBudgetError:                 {"DENY", 503, CodeDenied, true, "The budget could not be reserved, so nothing was allowed.", "Try again; if the error persists, see the log of the policy service."},
+	ReasonEnvelopeInvalid:             {"DENY", 400, CodeDenied, false, "The proposal's kind or tool is not a name.", "A name consists of at most 128 of the characters A-Z a-z 0-9 . _ -."},
+	ReasonTemporalIntervention:        {"ESCALATE", 403, "", true, "A rate limit is exceeded, and its rule requires approval.", "An approver can grant the call; or wait for the window to end."},
+	ReasonTemporalThrottle:            {"DENY", 429, CodeDenied, true, "A rate limit is exceeded.", "Retry-After names the end of the window."},
+	ReasonSandboxViolation:            {"DENY", 403, CodeDenied, false, "The limits of all layers together leave a sandbox in which nothing can run.", "Check the sandbox in the ceilings, the bundle's answer and the overlays: each limit must be above zero, the tier process or container."},
+	ReasonProvenanceFailure:           {"DENY", 403, CodeDenied, false, "The call names a parent that is not running under this actor, or a service proposed without one.", "Propose a nested call only while its parent is running."},
+	ReasonVerificationFailure:         {"DENY", 403, CodeDenied, false, "A signature among the arguments does not verify.", "Sign the ballot that `binnacle approvals show` prints, with a key the trust registry holds for this approver."},
+	ReasonTenantIsolation:             {"DENY", 403, CodeDenied, false, "The call's tenant does not exist here, or calls of this kind are not for it; tenants can be created once `binnacle trust cell` has opened the cell.", "Use a token of a tenant of this mesh; calls that govern the whole mesh are for its operators."},
+	ReasonTenantSuspended:             {"DENY", 403, CodeDenied, false, "The call's tenant is suspended.", "An operator of the mesh can resume the tenant."},
+	ReasonOperatorRequired:            {"DENY", 403, CodeDenied, false, "The call governs the whole mesh, and its caller is not an operator.", "A root key makes a principal an operator."},
+	ReasonSystemFrozen:                {"DENY", 503, CodeDenied, true, "The mesh is frozen: nothing starts.", "`binnacle unfreeze` ends it."},
+	ReasonDataEgressBlocked:           {"DENY", 403, CodeDenied, false, "The tool connects to a host that the P0 ceilings do not list.", "Add the host to egress_hosts offline, and sign the ceilings."},
+	ReasonIdentityIsolationViolation:  {"DENY", 404, CodeDenied, false, "The session is not the caller's and was not granted to it, or does not exist.", "Use a name of your own for the session; its owner can grant it with `binnacle session grant`."},
+	ReasonApprovalRequired:            {"ESCALATE", 403, "", true, "The call waits for approval.", "`binnacle approvals list` shows it; GET /api/v1/calls/ID returns its state."},
+	ReasonApprovalTimeout:             {"DENY", 403, CodeDenied, true, "The call was not approved in time.", "Propose the call again, and notify an approver."},
+	ReasonDelegationInvalid:           {"DENY", 403, CodeDenied, false, "The delegation does not exist, has ended, was revoked, or is for another principal.", "`binnacle delegations list` shows the delegations in force."},
+	ReasonDelegationScopeViolation:    {"DENY", 403, CodeDenied, false, "The delegation does not cover this kind of call, or its delegator may not do it.", "Grant a delegation that names the kind."},
+	ReasonTaintedInputHighRiskDeny:    {"DENY", 403, CodeDenied, false, "Data from the web reached this session, and the tool is irreversible (E4).", "Do it from a session without such data."},
+	ReasonUnicodeObfuscationDetected:  {"DENY", 400, CodeDenied, false, "The kind or tool holds characters outside ASCII, which can look like others.", "Write the name in ASCII."},
+	ReasonTaintedCredentialAccessDeny: {"DENY", 403, CodeDenied, false, "Data from the web reached this session, and the tool receives a secret.", "Do it from a session without such data."},
+	ReasonTaintedPrivilegedInvokeDeny: {"DENY", 403, CodeDenied, false, "Data from the web reached this session, and the call governs the mesh itself.", "Do it from a session without such data."},
+	ReasonTaintedDataEgressDeny:       {"DENY", 403, CodeDenied, false, "Secret-bearing data reached this session, and the tool sends data out.", "Do it from a session without such data."},
+	ReasonTaintedModelEgressDeny:      {"DENY", 403, CodeDenied, false, "The request or its session holds data labelled secret or user_file, and the model's provider is not set to receive it.", "Let the provider receive it: add \"accepts\": [\"user_file\"] (or \"secret\") to the provider in the llm document, and start the llm-router again."},
+	ReasonTaintedHighRiskEscalate:     {"ESCALATE", 403, "", true, "Data from the web reached this session, and the tool sends data out or is hard to undo (E3).", "An approver can grant the call."},
+	ReasonUnknownTool:                 {"DENY", 403, CodeDenied, false, "No executor offers this kind and tool.", "`binnacle tools` lists the tools."},
+	ReasonProposalExpired:             {"DENY", 503, CodeDenied, true, "The proposal was decided after its start window or its caller's deadline.", "Try again."},
+	ReasonLedgerTruncated:             {"DENY", 503, CodeDenied, false, "Audit found that the ledger has lost events.", "Restore the ledger; until then, every call is denied."},
+	ReasonArgsUnknownField:            {"DENY", 400, CodeInvalidInput, false, "The arguments hold a field that the tool's schema does not have.", "GET /api/v1/packs/NAME shows the schema."},
+	ReasonArgsUnavailable:             {"DENY", 503, CodeDenied, true, "The arguments cannot be read from the store.", "Try again."},
+	ReasonToolSchemaInvalid:           {"DENY", 403, CodeDenied, false, "The tool's input schema is not a JSON Schema 2020-12 document without references to other documents.", "Correct the pack's manifest."},
+	ReasonToolDrift:                   {"DENY", 403, CodeDenied, false, "The tool's document, its schema, description or program, is not the one that was approved; `binnacle policy approve-tool KIND` approves the new one.", "Read the new document, then `binnacle policy approve-tool KIND`."},
+	ReasonSecretAccessDenied:          {"DENY", 403, CodeDenied, false, "The access list of secrets does not permit the caller to use a secret of this tool.", "The decision's facts name the secret and the result; `binnacle secret access list` shows the list, and `binnacle secret access grant` adds to it."},
+	ReasonToolNotApproved:             {"DENY", 403, CodeDenied, false, "The ceilings require that every tool is approved first, and this one is not; `binnacle policy approve-tool KIND` approves it.", "Read its document, then `binnacle policy approve-tool KIND`."},
+	ReasonApprovalDenied:              {"DENY", 403, CodeDenied, false, "An approver refused the call.", "The approval's reason is on the ledger."},
+	ReasonBreakGlassReviewDue:         {"DENY", 403, CodeDenied, false, "The review of a break-glass grant of this actor is overdue.", "Another person must review it: `binnacle break-glass review ID`."},
+	ReasonConcurrencyExceeded:         {"DENY", 429, CodeDenied, true, "As many calls as the limit permits are running.", "Try again when one has ended."},
+	ReasonOverlayNotListed:            {"DENY", 403, CodeDenied, false, "An overlay lists what this tenant, session or agent may call, and this kind is not on it.", "`binnacle policy show` prints the overlays in force."},
+	ReasonPrincipalSuspended:          {"DENY", 403, CodeDenied, false, "The caller, or the principal for which it acts, is suspended.", "`binnacle principals resume NAME --reason WHY` ends the suspension."},
+	ReasonApproved:                    {"ALLOW", 200, "", false, "The call was escalated, and every approval it needs was given.", ""},
+	ReasonBreakGlass:                  {"ALLOW", 200, "", false, "The call needs approval, and runs under an open break-glass grant instead. It must be reviewed.", ""},
+	ReasonRuleScopedCall:              {"ALLOW", 200, "", false, "The built-in bundle: the caller holds the scope for this kind.", ""},
+	ReasonKeyInvalid:                  {"DENY", 401, CodeDenied, false, "The virtual key is unknown, revoked or expired, or its maker's authority has ended.", "`binnacle key list` shows its state; `binnacle key create` makes another."},
+	ReasonKeyNotInPerson:              {"DENY", 403, CodeDenied, false, "A virtual key was presented for an act that requires a bearer token: voting, consenting, delegating, making keys, registering principals.", "Use a bearer token of your own."},
+	ReasonCredentialRevoked:           {"DENY", 401, CodeDenied, false, "The caller's token was revoked, by its id or with all credentials of its principal.", "Mint another with `binnacle token create`, once the person who revoked it agrees."},
+	ReasonModelNotAllowed:             {"DENY", 403, CodeDenied, false, "The virtual key does not cover this model.", "`binnacle key list` shows the models it covers."},
+	ReasonPriceUnknown:                {"DENY", 403, CodeDenied, false, "A budget in money applies, and no price of this model is published.", "Add the model to prices.models of the llm document; a price of 0 is a price."},
+	ReasonCallerExecutionRefused:      {"DENY", 403, CodeDenied, false, "The caller may not execute this call itself.", "Callers execute kinds of tool.* and client.* that the ceilings do not forbid them, with a report due within a day and without obligations; propose the call with POST /api/v1/calls instead."},
 }

@@ -53,8 +53,9 @@ type Segment struct {
 
 // OpenArchive reads the index of the archive in a folder. It returns an error of the
 // file system, or an error for an index that is larger than 64 MiB, is nested too
-// deeply, is malformed, has unknown members, or is not of ArchiveFormat. It verifies
-// neither the checkpoint nor the segments.
+// deeply, is malformed, has unknown members, or is not of ArchiveFormat. It ignores what
+// follows the JSON value in the file, and verifies neither the checkpoint nor the
+// segments.
 func OpenArchive(dir string) (*Archive, error) {
 	b, err := readFile(filepath.Join(dir, ArchiveFile), maxIndex)
 	if err != nil {
@@ -106,10 +107,9 @@ func (ix *Archive) Commits() error {
 	return in(ArchiveFile, err)
 }
 
-// roots returns the roots of the segments. It returns an error if Segment is not a power
-// of two, if the root or the file name of a segment is malformed, or unless the segments
-// list the events from 1 to size without a gap, each with Segment events and the last
-// with the rest.
+// roots returns the roots of the segments. It returns an error if Segment is not a power of two, if
+// the root or the file name of a segment is malformed, or if the segments do not list the events
+// from 1 to size without a gap, each with Segment events and the last with the rest.
 func (ix *Archive) roots(size uint64) ([]translog.Hash, error) {
 	if ix.Segment == 0 || ix.Segment&(ix.Segment-1) != 0 {
 		return nil, fmt.Errorf("segments of %d events", ix.Segment)

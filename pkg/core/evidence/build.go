@@ -175,8 +175,8 @@ func derive(tenant, session string, events []Stored, version int) (*derived, err
 	return d, nil
 }
 
-// derivable is an event with its decoded data and the lines that follow from it; or the
-// error of decoding the event or its data.
+// derivable is an event with its decoded data and the canonical bytes of the decision and the
+// receipt in the data, or the error of decoding the event (err) or its data (undecoded).
 type derivable struct {
 	e              *contract.Event
 	d              data

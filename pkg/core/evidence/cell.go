@@ -100,18 +100,18 @@ func (s *system) activate(e *contract.Event, a *contract.Activated) error {
 	return s.ofPack(e)
 }
 
-// ofEveryTenant reports whether a policy of the cell's tenant is in force for every tenant:
-// P0 ceilings, and P1 bundles of contract.CellTenant or of the configuration. Events of
-// version 1 have no source: at that time, policies were activated from the configuration
-// only.
+// ofEveryTenant reports whether a policy that was activated in the tenant of the mesh's own
+// events is in force for every tenant: P0 ceilings, and P1 bundles of contract.CellTenant or of
+// the configuration. Events of version 1 have no source: at that time, policies were activated
+// from the configuration only.
 func ofEveryTenant(e *contract.Event, a *contract.Activated) bool {
 	return a.Layer == "p0" || a.Layer == "p1" && (a.Source == "config" || e.Version == 1 || e.Tenant == contract.CellTenant)
 }
 
-// policyOf is a policy, its layer followed by its digest, with the tenant for which it
-// was activated. The tenant is "" for the original tenant and, until the cell is opened,
-// for every tenant. Ceilings and bundles of contract.CellTenant are for every tenant;
-// see activated.
+// policyOf identifies an activated policy: policy is its layer followed by its digest, and
+// tenant is the tenant for which it was activated. tenant is "" for the original tenant and,
+// until the cell is opened, for every tenant. Ceilings and bundles of contract.CellTenant apply
+// to every tenant; see activated.
 type policyOf struct{ tenant, policy string }
 
 // holder returns the tenant in policyOf for the policies of a tenant. In a ledger, a

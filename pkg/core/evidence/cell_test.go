@@ -216,10 +216,9 @@ func check(t *testing.T, what string, err error, want string) {
 	}
 }
 
-// TestCell shows that the ledger of an older release that was continued with
-// several tenants, and a new one, verify, with the pack of each session, also
-// with decisions by a bundle of a tenant's own; and that the ledgers verify in
-// log epoch 2.
+// TestCell verifies a ledger of an older release that was continued with several tenants, and a
+// new ledger, each with the packs of its sessions. Both also verify with decisions that name a
+// bundle of one tenant, and the ledgers in log epoch 2.
 func TestCell(t *testing.T) {
 	for first, sessions := range map[string]map[string]string{
 		"t":                 {"s-old": "t", "s-new": "t", "s-" + prod: prod, "s-" + test: test, "s-_cell": contract.CellTenant},
@@ -238,8 +237,8 @@ func TestCell(t *testing.T) {
 	}
 }
 
-// cellRules are changes to a ledger with several tenants. Each adds an event or a call,
-// or changes the log's origin.
+// cellRules are changes to a ledger with several tenants. Each adds events or calls, or changes the
+// log's origin.
 var cellRules = map[string]struct {
 	spoil        func(c *cell)
 	ledger, pack string // parts of the errors of the ledger and of a pack; empty = verifies
@@ -385,10 +384,9 @@ func TestCellRules(t *testing.T) {
 	}
 }
 
-// TestCellPacks shows that a pack may not contain system events of other
-// tenants, or system events that name tenants, that no decision of a pack may
-// name a bundle or ceilings that are not in force for its tenant, and that no
-// pack is of a budget ledger's tenant.
+// TestCellPacks shows that a pack may not contain system events of other tenants, or the creation
+// of a tenant, that no decision of a pack may name a bundle or ceilings that are not in force for
+// its tenant, and that no pack is of a budget ledger's tenant.
 func TestCellPacks(t *testing.T) {
 	c := newCell(t, "t")
 	of := func(name, tenant string) func(e *contract.Event) bool {

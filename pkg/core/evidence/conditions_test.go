@@ -12,16 +12,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 )
 
-// The tests in this file change one operand of a condition at a time, which the packs and
-// ledgers of the other tests do not.
+// The tests in this file change one operand of a condition of the verifier at a time. The
+// packs and ledgers of the other tests do not cover each operand alone.
 
 // fails reports whether the text of err contains want, or err is nil if want is "".
 func fails(err error, want string) bool {
 	return err == nil && want == "" || err != nil && want != "" && strings.Contains(err.Error(), want)
 }
 
-// TestCheckFiles shows that the manifest lists each file of the pack once, sorted, with its
-// size and digest, and neither itself nor the attestation.
+// TestCheckFiles shows that the manifest must list each file of the pack once, sorted, with
+// its size and digest, and neither itself nor the attestation.
 func TestCheckFiles(t *testing.T) {
 	entry := func(path string) File {
 		return File{Path: path, SHA256: strings.TrimPrefix(sign.Digest([]byte(path)), "sha256:"), Size: int64(len(path))}
@@ -144,7 +144,7 @@ func TestParseHash(t *testing.T) {
 	}
 }
 
-// TestAttestationSig shows that an envelope has exactly one signature.
+// TestAttestationSig shows that an envelope must have exactly one signature.
 func TestAttestationSig(t *testing.T) {
 	for doc, want := range map[string]string{`{"signatures":[{"sig":"a"}]}`: "a", `{"signatures":[]}`: "", `{}`: "", `{"signatures":[{"sig":"a"},{"sig":"b"}]}`: "", `{"signatures":[{"sig":"a"}]`: "", `{"signatures":[{"sig":7}]}`: "",
 		`{"signatures":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`: ""} {
@@ -154,8 +154,8 @@ func TestAttestationSig(t *testing.T) {
 	}
 }
 
-// TestOperated shows which documents make an actor an operator at a decision: those before
-// it that have no end or end at its time or later.
+// TestOperated shows which delegations make an actor an operator at a decision: those before it
+// in the ledger that have no end, or that end at the time of the decision or later.
 func TestOperated(t *testing.T) {
 	for name, c := range map[string]struct {
 		given []delegation
@@ -206,8 +206,8 @@ func TestCaused(t *testing.T) {
 	}
 }
 
-// TestCheckEpoch shows that the checkpoint of a ledger names the newest log epoch, if it
-// names one, and that an export need not contain the events that opened it.
+// TestCheckEpoch shows that the checkpoint of a ledger, if it names a log epoch, must name
+// the newest, and that an export need not contain the events that opened it.
 func TestCheckEpoch(t *testing.T) {
 	for _, c := range []struct {
 		line   string
@@ -256,8 +256,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestCourse shows the numbers of a session: its events, its receipts and those of effects
-// that callers reported.
+// TestCourse checks the counts of a session's events, of its receipts, and of its receipts for
+// effects that callers reported.
 func TestCourse(t *testing.T) {
 	var c course
 	c.count(&contract.Event{Name: contract.EventCallProposed}, &data{})

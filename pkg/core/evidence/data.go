@@ -186,10 +186,10 @@ func isSystem(e *contract.Event) bool {
 // one. files holds the policy documents that are stored as objects, by their path in the
 // pack; a document that is absent counts as erased.
 func (s *system) apply(e *contract.Event, files map[string][]byte) error {
-	switch e.Service() + "." + e.Name {
-	case "provision.key_published", "provision.key_revoked":
+	switch of := e.Service(); {
+	case of == "provision" && (e.Name == contract.EventKeyPublished || e.Name == contract.EventKeyRevoked):
 		return s.applyKey(e)
-	case "policy.policy_activated":
+	case of == "policy" && e.Name == contract.EventPolicyActivated:
 		return s.applyPolicy(e, files)
 	}
 	if cellMakers[e.Name] != "" {
@@ -198,8 +198,8 @@ func (s *system) apply(e *contract.Event, files map[string][]byte) error {
 	return fmt.Errorf("event %s: %s is not a system event", e.ID, e.Type())
 }
 
-// applyKey adds or revokes a key. The document must match the name and the tenant of its
-// event, and the tenant must be the right one (see own).
+// applyKey adds or revokes a key. The document must match the name and the tenant of its event,
+// and own must accept the tenant.
 func (s *system) applyKey(e *contract.Event) error {
 	var k contract.TrustKey
 	if err := contract.Decode(e.Data, &k); err != nil {

@@ -29,9 +29,10 @@ type Witness struct {
 }
 
 // ReadWitnesses sets Quorum and Witnesses from the document {quorum, witnesses: [{name,
-// public_key}]}. It returns an error for malformed documents, for a quorum that is below
-// 1 or exceeds the number of witnesses, and for names or keys that occur twice; d is
-// then unchanged.
+// public_key}]}. It ignores data after the document in doc. It returns an error for a malformed
+// document, for unknown members, for a quorum that is below 1 or exceeds the number of
+// witnesses, for a witness without a name or with a key that does not have 32 bytes, and for
+// names or keys that occur twice; d is then unchanged.
 func (d *Demands) ReadWitnesses(doc []byte) error {
 	if err := canon.CheckDepth(doc); err != nil {
 		return err

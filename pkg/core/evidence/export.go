@@ -125,12 +125,12 @@ func (r *ExportReport) String() string {
 		r.Tenant, r.Origin, r.TreeSize, r.RootHash, r.Events, r.Hidden, r.Sessions, r.Receipts, r.Attested, r.Complete, r.Open)
 }
 
-// VerifyExport verifies a tenant's export against the key id of the trusted root. It
-// checks the Merkle root over the events and the hidden subtrees; that every event is the
-// tenant's or one of the cell that concerns it; for these events what VerifyLedger checks;
-// the end of every session against the checkpoint's map of tips; audit's signature over
-// the header, and the numbers in it; and the demands. A checkpoint that the reader kept can
-// be compared only if no hidden subtree of the export extends across its size; otherwise
+// VerifyExport verifies a tenant's export against the key id of the trusted root. It checks the
+// Merkle root over the events and the hidden subtrees; that every event belongs to the tenant,
+// or to the cell and concerns the tenant; everything that VerifyLedger checks of these events;
+// the end of every session against the checkpoint's map of tips; audit's signature over the
+// header, and the numbers in it; and the demands. A checkpoint that the reader kept can be
+// compared only if no hidden subtree of the export extends across its size; otherwise
 // VerifyExport returns an error.
 func VerifyExport(open Opener, rootKID string, demands Demands) (*ExportReport, error) {
 	x := &export{authentic: authentic{system: newSystem(rootKID), organizations: map[string]bool{}}}
@@ -151,8 +151,8 @@ type export struct {
 	early    bool // whether leaves are hidden before cell_opened
 }
 
-// authenticate runs the first pass over the export: it does for the events what the
-// function authenticate does for those of a ledger, and verifies the header.
+// authenticate runs the first pass over the export: it processes the events as the function
+// authenticate processes those of a ledger, and verifies the header.
 func (x *export) authenticate(open Opener, demands Demands) error {
 	kept := demands.keptHead()
 	check := func(n uint64, b []byte) (o opened) {
@@ -349,10 +349,10 @@ func (s *ends) line(b []byte) error {
 	return nil
 }
 
-// admits returns an error if an event of an export belongs neither to its tenant nor to
-// what the cell shares with it: the documents of all keys except those of approvers and
-// bundles, cell_opened, P0 ceilings, the P1 bundles of the cell, and the events about the
-// tenant itself.
+// admits returns an error if an event of an export belongs neither to the export's tenant nor to
+// the events that the cell shares with that tenant: events about keys, except those of approvers
+// and of signers of bundles; cell_opened; activations of P0 ceilings and of the cell's P1
+// bundles; and events about the tenant itself.
 func (s *system) admits(e *contract.Event) error {
 	if !s.export || e.Tenant == s.tenant {
 		return nil

@@ -78,9 +78,9 @@ func (c *cell) exported() []byte {
 	return append(joinLines(c.ledger), LedgerTrailer(string(head.Sign(c.keys["audit"])))...)
 }
 
-// shownTo returns a function that reports whether an event is in the export of a tenant
-// that audit makes. It must be called with every event, in the order of the ledger. first
-// is the tenant in which the ledger began.
+// shownTo returns a function that reports whether an event is in the export that audit makes of
+// a tenant. It must be called with every event, in the order of the ledger. first is the tenant
+// in which the ledger began.
 func shownTo(tenant, first string) func(e *contract.Event) bool {
 	opened := false
 	return func(e *contract.Event) bool {
@@ -240,8 +240,8 @@ func TestExportKept(t *testing.T) {
 	check(t, "no witness", err, "cosignatures: 0 of the 1")
 }
 
-// exportRules are exports that audit signed, most of them changed ones of prod. An empty
-// want means that the export verifies.
+// exportRules are exports that audit signed; most of them are exports of prod with one change.
+// An empty want means that the export verifies.
 var exportRules = map[string]struct {
 	export func(c *cell) *exported
 	want   string
@@ -510,7 +510,7 @@ type vectorFile struct {
 	bytes []byte
 }
 
-// vectorOf returns a vectorFile whose name is made from what it is about.
+// vectorOf returns a vectorFile whose name is derived from about.
 func vectorOf(ok bool, about string, b []byte) vectorFile {
 	prefix := map[bool]string{true: "good-", false: "bad-"}[ok]
 	return vectorFile{prefix + strings.NewReplacer(" ", "-", "'", "-", ",", "").Replace(about) + ".jsonl", ok, about, b}

@@ -35,9 +35,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// FuzzDecode shows that every event that can be decoded has the same bytes when it is
-// encoded again. The same holds for its data, which is canonical, if it can be decoded
-// as one of several documents.
+// FuzzDecode shows that every event that can be decoded has the same bytes when it is encoded
+// again. If its data can be decoded as one of several documents, the data is canonical, and has
+// the same bytes when the document is encoded.
 func FuzzDecode(f *testing.F) {
 	w := newWorld(f)
 	for e := range w.ledgerOfSystem() {

@@ -20,8 +20,8 @@ var causes = map[string]string{
 	contract.EventMeshUnfrozen:    guard.KindUnfreeze,
 }
 
-// governing is what the first pass reads about who governs the mesh, and how the mesh was
-// changed. It is empty for an export of another tenant than the cell's, which shows
+// governing holds the delegations of operators and the changes of the mesh as a whole that the
+// first pass reads. It is empty for an export of another tenant than the cell's, which shows
 // neither operators nor the calls of the cell.
 type governing struct {
 	delegated map[string][]delegation // by principal, in the order of the ledger

@@ -126,7 +126,8 @@ func leavesOfTips(tips map[[2]string]translog.Tip) (leaves []translog.TipLeaf) {
 	return leaves
 }
 
-// export returns an export of a tenant from the forged ledger, whose lines it may change.
+// export returns an export of a tenant from the forged ledger. At random, it shows events that
+// it should hide, hides others, and changes the header or one line.
 func (f *forgery) export(c *cell, tenant, first string, lines [][]byte) []byte {
 	tips, head := f.tips(c, lines)
 	header := object{"binnacle_tenant_export": "v1", "checkpoint": string(head.Sign(c.keys["audit"])), "kid": c.keys["audit"].KID, "lamport": json.Number(fmt.Sprint(c.lamport)), "tenant": tenant}

@@ -28,7 +28,7 @@ import (
 
 type object = map[string]any
 
-// forgery is one forged pack while it is built.
+// forgery is one forged pack, ledger or export while it is built.
 type forgery struct {
 	w       *world
 	r       *rand.Rand

@@ -95,8 +95,8 @@ func VerifyLedgerFrom(open Opener, rootKID string, demands Demands) (*LedgerRepo
 	return w.report()
 }
 
-// authentic is what the first pass reads from a ledger or an export. Its checkpoint is
-// verified when that pass has ended without an error.
+// authentic holds the state that the first pass reads from a ledger or an export. Its checkpoint
+// is verified when that pass has ended without an error.
 type authentic struct {
 	system
 	head *translog.Checkpoint
@@ -260,7 +260,7 @@ type walk struct {
 	l        *authentic
 	ids      map[string]struct{}
 	sessions map[[2]string]*course // by tenant and session id
-	claims   map[string]claim      // claims of the calls that changed the mesh as a whole, by their id
+	claims   map[string]claim      // claims that changes of the mesh as a whole name as their causes, by event id
 }
 
 // item is one line in the second pass: an event of a session with its data, or the error of
@@ -312,8 +312,8 @@ func (w *walk) each(open Opener, other func(n uint64, b []byte) bool, use func(b
 	})
 }
 
-// open reads an event of a session, decodes its data and checks what needs no other event.
-// It ignores events without a session, and those of the cell in a tenant's export, which
+// open reads an event of a session, decodes its data and runs the checks that need no other
+// event. It ignores events without a session, and those of the cell in a tenant's export, which
 // need not be whole sessions. It may be called concurrently.
 func (w *walk) open(b []byte) (x item) {
 	l := w.l

@@ -15,8 +15,8 @@ const (
 	batchBytes = 128 << 10
 )
 
-// line is one line of a file with the result of the check of it. b, and what aliases b in
-// the result, is valid until use returns; see inOrder.
+// line is one line of a file with the result of the check of it. b, and any part of result that
+// aliases b, is valid until use returns; see inOrder.
 type line[T any] struct {
 	n      uint64 // index of the line, from 0
 	b      []byte // without the newline

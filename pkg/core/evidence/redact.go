@@ -145,8 +145,8 @@ func leavesOf(m *Manifest, files map[string][]byte, events [][]byte) (leaves []t
 }
 
 // redactedLeaf returns the leaf hash in a line of pathLeaves if the line is about this
-// event, and otherwise nil. It returns an error if the line is malformed or nothing is
-// withheld from the event.
+// event, and otherwise nil. It returns an error if the line or the event is malformed, or
+// if nothing is withheld from the event.
 func redactedLeaf(event, line []byte) (*translog.Hash, error) {
 	var r redaction
 	if err := contract.Decode(line, &r); err != nil {

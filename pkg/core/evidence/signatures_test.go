@@ -35,10 +35,10 @@ type sigVector struct {
 	OK        bool            `json:"ok"`
 }
 
-// signatures returns one vector for each of eight domains of package sign (those for
-// artifact links, for the cell, for operators and for snapshots have none), one for each
-// of three messages with a domain separation of their own (attestation, checkpoint and
-// cosignature), and signatures that must not verify.
+// signatures returns one vector for each of eight domains of package sign (those for artifact
+// links, the cell, operators, archives of packs and snapshots have none), one for each of three
+// messages with a domain separation of their own (attestation, checkpoint and cosignature), and
+// signatures that must not verify.
 func signatures(t *testing.T) []sigVector {
 	w := sample(t, 1)
 	w.escalated(func(*escalation) {})

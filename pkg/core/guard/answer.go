@@ -46,13 +46,13 @@ func rank(verdict string) int {
 	return 0
 }
 
-// Combine joins the answers of layers: DENY is stronger than ESCALATE, and ESCALATE
-// stronger than ALLOW. Of two equal verdicts, the reason of the earlier layer counts.
-// Sandbox limits are joined by Narrow; limits of egress and obligations of all layers, and approval rules of
-// the layers that escalate, are collected in order. An answer without a verdict
-// contributes only its limits and obligations. An answer with an unknown verdict counts
-// as a DENY without limits and obligations. The arguments are not changed, but the
-// result may share a sandbox with one of them.
+// Combine joins the answers of layers: DENY is stronger than ESCALATE, and ESCALATE stronger
+// than ALLOW. Of two equal verdicts, the reason of the earlier layer counts. Sandbox limits are
+// joined by Narrow; the lists of egress rules and the obligations of all layers, and the
+// approval rules of the layers that escalate, are collected in order. An answer without a
+// verdict contributes only its limits and obligations. An answer with an unknown verdict counts
+// as a DENY without limits and obligations. The arguments are not changed, but the result may
+// share a sandbox with one of them.
 func Combine(layers ...Answer) Answer {
 	var out Answer
 	for _, a := range layers {

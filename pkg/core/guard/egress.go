@@ -46,8 +46,9 @@ func (c *Ceilings) egress() []contract.EgressRule {
 	return append(netrule.OfHosts(c.EgressHosts), c.Egress...)
 }
 
-// PermitsEgress reports whether the ceilings permit what a rule of another layer states. A
-// member that the rule leaves empty is not compared; see netrule.Within.
+// PermitsEgress reports whether the ceilings permit the host, mode, port, methods and paths that
+// a rule of another layer states. A member that the rule leaves empty is not compared; see
+// netrule.Within.
 func (c *Ceilings) PermitsEgress(r *contract.EgressRule) bool { return netrule.Within(r, c.egress()) }
 
 // egressOf returns the rules of the intent: those of the tool that the ceilings and the
@@ -94,10 +95,9 @@ func HostsOf(t *contract.Tool) []string {
 	return out
 }
 
-// SecretsOf returns the names of the secrets that calls of the tool use, for rules of
-// policies: those that the tool receives, and then the others that the egress-broker adds to
-// its requests. A secret that is granted by a pattern is used by the
-// executor; the tool does not receive it.
+// SecretsOf returns the names of the secrets that calls of the tool use, for rules of policies:
+// those that the tool receives, and then the others that the egress-broker adds to its requests.
+// It omits secrets that are granted by a pattern, which only the executor uses.
 func SecretsOf(t *contract.Tool) []string {
 	out := []string{}
 	for i := range t.Secrets {

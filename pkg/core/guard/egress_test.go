@@ -15,7 +15,8 @@ type rules = []contract.EgressRule
 
 // TestEgressRules shows the rules of an intent: those of the tool, narrowed by the ceilings
 // and by each layer, and the calls that are denied because nothing remains or because the
-// ceilings do not permit a rule.
+// ceilings do not permit a rule. It also shows that Egress returns these rules, and nil for a
+// denied call and for an unknown tool.
 func TestEgressRules(t *testing.T) {
 	k := key(t, "policy-1")
 	token := &contract.EgressCredential{Secret: "token", Header: "Authorization", Format: "Bearer {}"}
@@ -107,6 +108,33 @@ func TestEgressRules(t *testing.T) {
 			t.Errorf("%s: %s %s", name, d.Verdict, d.ReasonCode)
 		case !slices.EqualFunc(d.Intent.EgressRules, c.want, func(a, b contract.EgressRule) bool { return netrule.Equal(&a, &b) }):
 			t.Errorf("%s: %+v", name, d.Intent.EgressRules)
+		}
+		if again := guard.Egress(in); c.denied && again != nil || !c.denied && !slices.EqualFunc(again, c.want, func(a, b contract.EgressRule) bool { return netrule.Equal(&a, &b) }) {
+			t.Errorf("%s: Egress returns %+v", name, again)
+		}
+	}
+	unknown := inputs()
+	unknown.Tool = nil
+	if got := guard.Egress(unknown); got != nil {
+		t.Errorf("of an unknown tool: %+v", got)
+	}
+}
+
+// TestOverlayEgress shows that an overlay's answer contains its ceiling for egress, and that the
+// answer of an overlay without one contains none, which would deny all egress if it were an empty
+// list.
+func TestOverlayEgress(t *testing.T) {
+	for want, egress := range map[string]rules{"[]": nil, "[[a.org]]": {{Host: "a.org"}}} {
+		got := [][]string{}
+		for _, ceiling := range (&guard.Overlay{Egress: egress}).Answer(&guard.Facts{Kind: "tool.x"}, nil).Egress {
+			hosts := []string{}
+			for _, r := range ceiling {
+				hosts = append(hosts, r.Host)
+			}
+			got = append(got, hosts)
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%v, want %s", got, want)
 		}
 	}
 }

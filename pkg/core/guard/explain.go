@@ -11,6 +11,7 @@ const (
 	PartDelegator   = "p1 for the delegator"
 	PartOverlay     = "p2"
 	PartDualControl = "dual control"
+	PartSecrets     = "access list of secrets"
 	PartCaller      = "executed by the caller"
 	PartSandbox     = "sandbox"
 	PartEgress      = "egress"

@@ -32,7 +32,7 @@ type Facts struct {
 	OnBehalfOf      string         `json:"on_behalf_of,omitempty"`
 	Operator        bool           `json:"operator,omitempty"`     // a root key made the actor an operator; set only in calls of contract.CellTenant
 	OutsideCell     bool           `json:"outside_cell,omitempty"` // the call governs the whole mesh, by its kind or its args, and is not of contract.CellTenant; before the cell is opened: the call creates or changes a tenant
-	OwnBundles      int64          `json:"own_bundles,omitempty"`  // how many of the last bundles in Decision.Policies.P1 are the tenant's own, which can only narrow what the others permit
+	OwnBundles      int64          `json:"own_bundles,omitempty"`  // number of bundles at the end of Decision.Policies.P1 that are the tenant's own; they can only narrow the permissions of the others
 	Parent          string         `json:"parent,omitempty"`
 	ParentLive      bool           `json:"parent_live,omitempty"`
 	Proposed        string         `json:"proposed"`
@@ -45,6 +45,7 @@ type Facts struct {
 	Revoked         bool           `json:"revoked,omitempty"`           // the caller's credential is revoked
 	Roles           []string       `json:"roles,omitempty"`             // roles of the actor
 	Scopes          []string       `json:"scopes"`
+	SecretAccess    []SecretFact   `json:"secret_access,omitempty"` // results of the tenant's access list for the secrets that the tool declares; empty if the tenant has no list, or the tool declares none
 	Session         string         `json:"session"`
 	SessionName     string         `json:"session_name,omitempty"`  // the caller's name for the session; empty = none
 	SessionOwner    string         `json:"session_owner,omitempty"` // owner of the session, or "-" if unknown; set only if the actor neither owns the session nor has a grant for it
@@ -96,6 +97,7 @@ func (f *Facts) Canonical(c *canon.Codec) {
 	c.OptBool("revoked", &f.Revoked)
 	c.OptStrs("roles", &f.Roles)
 	c.Strs("scopes", &f.Scopes)
+	canon.List(c, "secret_access", &f.SecretAccess)
 	c.Str("session", &f.Session)
 	c.OptStr("session_name", &f.SessionName)
 	c.OptStr("session_owner", &f.SessionOwner)

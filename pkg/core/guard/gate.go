@@ -10,7 +10,7 @@ import (
 
 // cellKinds are the kinds of calls that govern the whole mesh, besides those that begin
 // with cellFamily.
-var cellKinds = []string{"image.gc", "image.import", "image.list", "image.pull", "policy.freeze", KindUnfreeze}
+var cellKinds = []string{"image.gc", "image.import", "image.list", "image.pull", "pack.install", "pack.uninstall", "policy.freeze", KindUnfreeze}
 
 // cellFamily begins the kinds of calls that create and change tenants.
 const cellFamily = "tenant."
@@ -57,6 +57,9 @@ func gate(in *Inputs) string {
 	}
 	if reason == "" {
 		reason = gateCeilings(in)
+	}
+	if reason == "" {
+		reason = gateSecrets(&in.Facts)
 	}
 	return reason
 }

@@ -4,12 +4,11 @@
 // and intents. Except in tests, no other package makes a Decision or an
 // ExecutionIntent.
 //
-// The order of a decision is fixed: gates, then the layers (input schema, P0, P1, P2,
-// dual control), then whether the call can be executed with the obligations and in the
-// sandbox that the layers require, then the budget limits, then the votes. A DENY at any
-// step is final. Missing ceilings, rules or tools, unknown verdicts and malformed times
-// result in a DENY, so that such a fault in a caller of this package does not permit an
-// effect.
+// The order of a decision is fixed: gates, then the layers (input schema, P0, P1, P2, dual
+// control, access list of secrets), then whether the call can be executed with the obligations
+// and in the sandbox that the layers require, then the budget limits, then the votes. A DENY at
+// any step is final. Missing ceilings, rules or tools, unknown verdicts and malformed times
+// result in a DENY, so that such a fault in a caller of this package does not permit an effect.
 //
 // Every function is a pure function of its arguments. The package evaluates no policy
 // language and no JSON Schema and reads no storage: the answers of policies and schemas
@@ -149,6 +148,9 @@ func (j *judging) joined() Answer {
 	layers := append([]Answer{j.Schema, j.noted(PartCeilings, p0Approvals(j.Inputs)), orDeny(j.P1)}, j.P2...)
 	if j.Facts.DualControl {
 		layers = append(layers, j.noted(PartDualControl, dualControl))
+	}
+	if a := secretApproval(&j.Facts); a.Verdict != "" {
+		layers = append(layers, j.noted(PartSecrets, a))
 	}
 	return Combine(layers...)
 }

@@ -58,10 +58,13 @@ func (r *OverlayRule) Canonical(c *canon.Codec) {
 	c.Str("verdict", &r.Verdict)
 }
 
-// Validate returns an error for an overlay that has an invalid field, or that has
-// neither rules nor kinds in Only nor limits of egress or the sandbox. A rule with another verdict than DENY
-// or ESCALATE is invalid, because an overlay may only narrow. The error begins with the
-// name of the JSON field.
+// ErrWidens is wrapped by the error of Validate for a rule with another verdict than DENY or
+// ESCALATE.
+var ErrWidens = errors.New("an overlay may only narrow")
+
+// Validate returns an error for an overlay that has an invalid field, or none of Rules, Only,
+// Egress and Sandbox. For a rule with another verdict than DENY or ESCALATE, the error
+// wraps ErrWidens. The error begins with the name of the JSON field.
 func (o *Overlay) Validate() error {
 	if err := o.checkScope(); err != nil {
 		return err
@@ -106,7 +109,7 @@ func (o *Overlay) checkScope() error {
 func (r *OverlayRule) validate() error {
 	switch {
 	case r.Verdict != contract.Deny && r.Verdict != contract.Escalate:
-		return fmt.Errorf("verdict %q: an overlay may only narrow; want DENY or ESCALATE", r.Verdict)
+		return fmt.Errorf("verdict %q: %w; want DENY or ESCALATE", r.Verdict, ErrWidens)
 	case len(r.Kinds) == 0:
 		return errors.New("kinds: name at least one")
 	case r.Reason == "":

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // ErrSpelling is wrapped by the errors of ParseHost and ParseAuthority.
@@ -126,5 +127,19 @@ func validLabel(s string) bool {
 
 const labelBytes = "abcdefghijklmnopqrstuvwxyz0123456789-_"
 
-// clip returns at most the first 80 bytes of s, for an error.
-func clip(s string) string { return s[:min(len(s), 80)] }
+// clip returns the beginning of s, for an error.
+func clip(s string) string { return Clip(s, 80) }
+
+// Clip returns at most the first limit bytes of s, and cuts no character of valid UTF-8
+// in two. It is for texts of clients in errors and records.
+func Clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for n := limit; n >= 0 && n > limit-utf8.UTFMax; n-- {
+		if utf8.RuneStart(s[n]) {
+			return s[:n]
+		}
+	}
+	return s[:limit] // not UTF-8
+}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestParseHost(t *testing.T) {
@@ -49,6 +50,26 @@ func TestParseAuthority(t *testing.T) {
 		if host, _, port, err := ParseAuthority(in, 0); !errors.Is(err, ErrSpelling) {
 			t.Errorf("%q: %q %d %v", in, host, port, err)
 		}
+	}
+}
+
+// TestClip checks that a text is cut before a character that does not fit, and that of a
+// text that is not UTF-8 as many bytes remain as fit.
+func TestClip(t *testing.T) {
+	for _, x := range []struct {
+		in    string
+		limit int
+		want  string
+	}{
+		{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "abc"}, {"abé", 3, "ab"}, {"aé€", 3, "aé"}, {"a€b", 3, "a"}, {"a€b", 4, "a€"}, {"ab😀", 5, "ab"}, {"ab😀", 6, "ab😀"},
+		{"€", 2, ""}, {"😀", 3, ""}, {"a\x80\x80\x80\x80\x80\x80", 5, "a\x80\x80\x80\x80"}, {"a", 0, ""},
+	} {
+		if got := Clip(x.in, x.limit); got != x.want {
+			t.Errorf("%q to %d bytes: %q, want %q", x.in, x.limit, got, x.want)
+		}
+	}
+	if _, _, err := ParseHost("a" + strings.Repeat("é", 60)); err == nil || !utf8.ValidString(err.Error()) || strings.Contains(err.Error(), `\x`) {
+		t.Errorf("%v", err)
 	}
 }
 

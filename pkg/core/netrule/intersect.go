@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Intersect returns rules that allow what both lists allow. For each request that a rule
-// of the result allows, the first rule of rules that allows it has the same mode and
-// credential. A rule of mode Passthrough or TCP is not allowed by a ceiling with methods
-// or paths, which cannot be checked there. Intersect stops when the result exceeds the
-// limits (see Exceeds); Compile refuses such a list.
+// Intersect returns rules for the requests that both lists allow. For each request that a rule
+// of the result allows, the first rule of rules that allows it has the same mode and credential.
+// A rule of mode Passthrough or TCP is not allowed by a ceiling with methods or paths, which
+// cannot be checked there. Intersect stops when the result exceeds the limits (see Exceeds);
+// Compile refuses such a list.
 func Intersect(rules, ceiling []Rule) []Rule {
 	out := []Rule{}
 	for i := range rules {
@@ -57,15 +57,16 @@ func Within(r *Rule, ceiling []Rule) bool {
 	})
 }
 
-// allWithin reports whether covers returns true for a member of the ceiling and each member
-// that a rule names. A rule without members names none; a ceiling without members has all.
+// allWithin reports whether, for each member that a rule names, covers(c, member) is true for a
+// member c of the ceiling. A rule without members names none; a ceiling without members permits
+// all.
 func allWithin(named, ceiling []string, covers func(a, b string) bool) bool {
 	return len(ceiling) == 0 || !slices.ContainsFunc(named, func(n string) bool {
 		return !slices.ContainsFunc(ceiling, func(c string) bool { return covers(c, n) })
 	})
 }
 
-// narrow returns the rule that allows what r and c allow, or false if that is nothing.
+// narrow returns the rule for the requests that both r and c allow, or false if there are none.
 func narrow(r Rule, c *Rule) (Rule, bool) {
 	var ok bool
 	if r.Host, ok = narrowHost(r.Host, c.Host); !ok || !meets(&r, c) {
@@ -122,8 +123,8 @@ func narrowPaths(a, b []string) ([]string, bool) {
 	return out, len(out) > 0
 }
 
-// addPattern adds the pattern that matches what both p and q match to a list, unless it
-// matches nothing or a pattern of the list covers it, and removes those that it covers.
+// addPattern adds to a list the pattern for the paths that both p and q match, unless it matches
+// no path or a pattern of the list covers it, and removes the patterns that it covers.
 func addPattern(list []string, p, q string) []string {
 	x := both(p, q)
 	if empty(x) || slices.ContainsFunc(list, func(o string) bool { return coversPattern(o, x) }) {
@@ -132,8 +133,8 @@ func addPattern(list []string, p, q string) []string {
 	return append(slices.DeleteFunc(list, func(o string) bool { return coversPattern(x, o) }), x)
 }
 
-// narrowHost returns the host that matches what both hosts match, and false if that is
-// nothing.
+// narrowHost returns the pattern for the hosts that both a and b match, or false if there are
+// none.
 func narrowHost(a, b string) (string, bool) {
 	switch {
 	case a == b || b == "*" || within(a, b):

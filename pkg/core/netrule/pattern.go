@@ -10,7 +10,7 @@ import (
 // part. In a part, "*" matches any number of characters other than "/", and "**" any number
 // of characters.
 
-// The wildcards of a part in the texts that covers compares. No path contains them.
+// The characters for the wildcards of an encoded part; see encodePart. No path contains them.
 const (
 	anySegment = '\x02' // "*"
 	anyPath    = '\x01' // "**"

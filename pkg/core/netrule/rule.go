@@ -36,9 +36,9 @@ const (
 // Set is a list of valid rules. It is immutable.
 type Set struct{ rules []Rule }
 
-// Compile checks the rules of a call, in the order in which they are tried,
-// and returns the set of them, which shares memory with them. It returns an
-// error if there are more than MaxRules, or if a rule is invalid; the error
+// Compile checks the rules of a call, in the order in which they are tried, and returns the set
+// of them. The set shares memory with rules, which the caller must not change afterwards.
+// Compile returns an error if there are more than MaxRules, or if a rule is invalid; the error
 // then names the rule by its index.
 func Compile(rules []Rule) (*Set, error) {
 	if len(rules) > MaxRules {
@@ -50,9 +50,9 @@ func Compile(rules []Rule) (*Set, error) {
 	return &Set{rules}, nil
 }
 
-// CheckCeiling returns an error unless the rules can narrow others (see
-// Intersect): if there are more than MaxRules, or if a rule is invalid. The
-// error then names the rule by its index.
+// CheckCeiling checks rules that are to narrow others (see Intersect). It returns an error if
+// there are more than MaxRules, or if a rule is invalid; the error then names the rule by its
+// index.
 func CheckCeiling(rules []Rule) error {
 	if len(rules) > MaxRules {
 		return fmt.Errorf("egress: %d rules; at most %d are possible", len(rules), MaxRules)

@@ -171,8 +171,9 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestIntersectLimits shows that a list of the largest size narrows itself to itself, and that
-// an intersection which would exceed the limits ends early with a list that does not compile.
+// TestIntersectLimits shows that the intersection of a rule that has MaxMembers paths with
+// itself is that rule, and that an intersection that would exceed the limits ends early with a
+// list that does not compile.
 func TestIntersectLimits(t *testing.T) {
 	var same, ends, begins []string
 	for i := range MaxMembers {
@@ -391,8 +392,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// TestWithin shows for which rules of a layer Within finds that the ceilings
-// allow all their requests.
+// TestWithin shows which rules of a layer are within the ceilings.
 func TestWithin(t *testing.T) {
 	ceiling := append(OfHosts([]string{"a.test", "*.b.test:8443"}), Rule{Host: "c.test", Methods: []string{"GET", "PUT"}, Paths: []string{"/v1/**"}}, Rule{Host: "e.test", Paths: []string{"/a/*", "/b", "/a/**"}}, Rule{Host: "db.test", Mode: TCP, Port: 5432})
 	for _, d := range []struct {

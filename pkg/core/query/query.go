@@ -17,7 +17,7 @@ type Info struct {
 	Callers  []string      // services, or groups such as "executors", that may send the query; any other service receives the error code denied
 	Scope    Scope         // tenants for which the query may be sent; for any other, it fails with the error code not_found
 	View     string        // view from which the response is read; empty = none
-	Deadline time.Duration // longest time that a client waits for the response; a context may end earlier
+	Deadline time.Duration // time that an instance has for the response; a context may end earlier
 }
 
 // Scope states for which tenants a query may be sent.

@@ -22,7 +22,8 @@ func TestAdmits(t *testing.T) {
 	}
 }
 
-// TestOf shows that Of sets the service of the query that it returns only.
+// TestOf shows that Of sets the service in the query that it returns, and does not change its
+// receiver.
 func TestOf(t *testing.T) {
 	q := query.Query[int, int]{Info: query.Info{Verb: "v"}}
 	if got := q.Of("audit"); got.Service != "audit" || got.Verb != "v" || q.Service != "" {

@@ -7,6 +7,9 @@ import (
 )
 
 var (
+	// AppliedQuery is mesh.applied. Waits until the instance's main view has applied every event that is stored now.
+	AppliedQuery = Query[AppliedRequest, AppliedPosition]{Info: Info{Service: "", Verb: "applied", Callers: []string{"policy"}, Scope: OfCell, View: "the service's", Deadline: 2000 * time.Millisecond}}
+
 	// BodyQuery is mesh.body. The body of a call that the instance proposed and whose content is not stored. Only the call's executor receives it.
 	BodyQuery = Bytes[BodyRequest]{Info: Info{Service: "", Verb: "body", Callers: []string{"executors"}, Scope: OfBoth, View: "", Deadline: 30000 * time.Millisecond}}
 
@@ -40,6 +43,15 @@ type ViewDump struct {
 	Dump     string `json:"dump"`     // canonical form, or its SHA-256 where that is too large to send
 	Name     string `json:"name"`     // the view
 	Position uint64 `json:"position"` // sequence of the last ledger entry in it
+}
+
+// AppliedRequest is the request of applied.
+type AppliedRequest struct {
+}
+
+// AppliedPosition is the position of the ledger up to which the view has applied every event.
+type AppliedPosition struct {
+	Position uint64 `json:"position"`
 }
 
 // BodyRequest is the request of body.

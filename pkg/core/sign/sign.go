@@ -28,6 +28,7 @@ const (
 	DomainExport   = "binnacle tenant export v1"
 	DomainLink     = "binnacle artifact link v1"
 	DomainOperator = "binnacle operator v1"
+	DomainPack     = "binnacle pack archive v1"
 	DomainReceipt  = "binnacle receipt v1"
 	DomainTrust    = "binnacle trust v1"
 	DomainP0       = "binnacle p0 v1"
@@ -85,9 +86,6 @@ func Base64(s string) ([]byte, error) {
 	}
 	return base64.StdEncoding.Strict().DecodeString(s)
 }
-
-// KIDPrefix begins the id of each key.
-const KIDPrefix = "k-"
 
 // KID returns the id of a public key: KIDPrefix and the first 16 bytes of the key's
 // SHA-256 in lower-case hex.

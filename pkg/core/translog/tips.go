@@ -119,9 +119,9 @@ func VerifyTip(key Hash, t *Tip, path []Hash, root Hash) error {
 	return nil
 }
 
-// VerifyNoTip returns ErrProof unless path proves that the map with this root
-// holds no value for key. The path ends in an empty subtree, or, if other is not
-// nil, in the leaf of the key *other with the value held.
+// VerifyNoTip returns ErrProof unless path proves that the map with this root holds no value for
+// key. The path ends in an empty subtree or, if other is not nil, in the leaf of the key *other,
+// whose value is *held; held must then not be nil.
 func VerifyNoTip(key Hash, other *Hash, held *Tip, path []Hash, root Hash) error {
 	var at Hash
 	if other != nil {

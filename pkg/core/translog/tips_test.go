@@ -44,9 +44,9 @@ func TestTipsVectors(t *testing.T) {
 	}
 }
 
-// tipPath returns the path of key in the map with these leaves, and the leaf at the end
-// of the path, or nil if the path ends in an empty subtree. depth is that of the subtree
-// whose leaves these are.
+// tipPath returns the path of key in the map of leaves, and the leaf at the end of the path,
+// which may have another key, or nil if the path ends in an empty subtree. All leaves are in
+// one subtree at the given depth.
 func tipPath(leaves []TipLeaf, key Hash, depth int) (path []Hash, at *TipLeaf) {
 	if len(leaves) == 0 {
 		return nil, nil

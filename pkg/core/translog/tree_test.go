@@ -280,9 +280,8 @@ func TestFrontierOfTrees(t *testing.T) {
 	}
 }
 
-// TestAddTreeRefuses shows that AddTree refuses a subtree at a size at which
-// no subtree of its level begins, and any subtree at the size 2^63, and that
-// Cover stops at an error.
+// TestAddTreeRefuses shows that AddTree refuses a subtree at a size at which no subtree of its
+// level begins, and a leaf at the size 2^63, and that Cover returns the error of its function.
 func TestAddTreeRefuses(t *testing.T) {
 	f := Frontier{}
 	f.Add(Hash{1})

@@ -10,7 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
 
-// ledger applies events to a Cell, whose keys are in a registry.
+// ledger applies events to a Cell, and holds the registry of the keys that sign them.
 type ledger struct {
 	t       *testing.T
 	root    *sign.Key
@@ -76,8 +76,8 @@ func created(org, project, env string) *contract.TenantCreated {
 }
 
 // TestCellOpened shows which events open the cell, on a ledger whose first tenant is
-// contract.CellTenant and on others, and checks the results of the Cell's methods before
-// and after.
+// contract.CellTenant and on others, and checks the results of methods of the Cell before and
+// after.
 func TestCellOpened(t *testing.T) {
 	for _, c := range []struct {
 		first, original, log string
@@ -136,8 +136,8 @@ func TestCellOpened(t *testing.T) {
 	}
 }
 
-// TestTenants shows which tenants events of policy in the cell's tenant can create, and
-// what the events that suspend, resume and limit a tenant change. A tenant that does not
+// TestTenants shows which tenants events of policy in the cell's tenant can create, and checks
+// the state of a tenant after events that suspend, resume and limit it. A tenant that does not
 // exist can be neither suspended nor limited. It also shows that Of does not allocate.
 func TestTenants(t *testing.T) {
 	l := newLedger(t, "default")

@@ -75,9 +75,9 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// TestRevokedByTenant shows that the key of a person is revoked only by a document for the
-// person's tenant, and that a key of the mesh's own is revoked by one for another tenant,
-// since the mesh's own keys move to another tenant when the cell is opened.
+// TestRevokedByTenant shows that a document for another owner or tenant does not revoke a
+// person's key, and that a revocation of a service's key for another tenant is accepted, since
+// the mesh's own keys move to another tenant when the cell is opened.
 func TestRevokedByTenant(t *testing.T) {
 	r, root, policy := registry(t)
 	ann := key(t, "ann")

@@ -31,8 +31,7 @@ type Registry struct {
 	keys map[string]entry
 }
 
-// entry is a key of the registry, with the document that published it and the Lamport
-// times from which and until which it is valid.
+// entry is a key of the registry with the document that published it.
 type entry struct {
 	doc            contract.TrustKey
 	owner          string // Owner(&doc)

@@ -5,11 +5,13 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"testing"
 	"time"
@@ -38,6 +40,43 @@ func (a *Authority) Write(t testing.TB, cert, key, name string, hosts ...string)
 	k, c := newKey(t), template(name)
 	c.DNSNames = append(c.DNSNames, hosts...)
 	pair(t, cert, key, create(t, c, a.cert, k, a.key), k)
+}
+
+// Client returns a new key and certificate for a client, signed by the authority, with the common
+// name name and the URI uri as its alternative name, if uri is not empty.
+func (a *Authority) Client(t testing.TB, name, uri string) tls.Certificate {
+	t.Helper()
+	c := template(name)
+	c.IPAddresses, c.DNSNames, c.ExtKeyUsage = nil, nil, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if uri != "" {
+		u, err := url.Parse(uri)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.URIs = []*url.URL{u}
+	}
+	return a.issue(t, c)
+}
+
+// Server returns a new key and certificate that is valid for servers only, signed by the
+// authority, with the common name name.
+func (a *Authority) Server(t testing.TB, name string) tls.Certificate {
+	t.Helper()
+	c := template(name)
+	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	return a.issue(t, c)
+}
+
+func (a *Authority) issue(t testing.TB, c *x509.Certificate) tls.Certificate {
+	t.Helper()
+	k := newKey(t)
+	c.KeyUsage = x509.KeyUsageDigitalSignature
+	der := create(t, c, a.cert, k, a.key)
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: k, Leaf: leaf}
 }
 
 // Write writes a new key to the file key and a self-signed certificate to the file cert,

@@ -94,7 +94,7 @@ func Start(t testing.TB, o Options) *Server {
 	s.key, s.Root = keys.Keys[0], keys.Root
 	s.Unseal()
 	s.Do("POST", "sys/mounts/secret", map[string]any{"type": "kv", "options": map[string]string{"version": "2"}})
-	// The engine answers with an error while it upgrades its new mount.
+	// The engine returns errors while it upgrades its new mount.
 	s.eventually("the key-value engine", func() bool {
 		status, _ := s.Try(s.Root, "POST", "secret/data/ready", map[string]any{"data": map[string]string{"value": "x"}})
 		return status == http.StatusOK

@@ -106,13 +106,9 @@ func (m *mesh) program(service string) string { return filepath.Join(m.bin, "svc
 func (m *mesh) env(service string) []string {
 	state := filepath.Join(m.data, service)
 	_ = os.MkdirAll(state, 0o755)
-	env := []string{"BINNACLE_NATS=nats://" + m.nats, "BINNACLE_DURABILITY=process", "BINNACLE_KEYS=" + filepath.Join(m.data, "keys"), "BINNACLE_STATE=" + state}
-	switch service {
-	case "gateway":
-		env = append(env, "BINNACLE_LISTEN="+m.addr)
-	case "session-runner":
-		env = append(env, "BINNACLE_PACKS="+filepath.Join(m.bin, "packs"))
-	}
+	// Each service reads the variables of its own settings and ignores the others.
+	env := []string{"BINNACLE_NATS=nats://" + m.nats, "BINNACLE_DURABILITY=process", "BINNACLE_KEYS=" + filepath.Join(m.data, "keys"), "BINNACLE_STATE=" + state,
+		"BINNACLE_LISTEN=" + m.addr, "BINNACLE_PACKS=" + filepath.Join(m.bin, "packs")}
 	return append(env, os.Environ()...)
 }
 

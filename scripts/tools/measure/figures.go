@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,7 +54,7 @@ func (t *tree) figures() []figure {
 	}
 	out = append(out, t.complexity()...)
 	out = append(out, t.tests()...)
-	out = append(out, t.documents(), t.literals("event names", t.isEventName), t.literals("subjects", isSubject), t.literals("id prefixes", t.isPrefix), t.literals("error codes", t.isCode()), t.decoders())
+	out = append(out, t.documents(), t.sampled(), t.mutants(), t.executor(), t.literals("event names", t.isEventName), t.subjectLiterals(), t.idLiterals(), t.literals("error codes", t.isCode()), t.literals("reason codes", t.isReason), t.decoders())
 	for i := range out {
 		out[i].enforced = enforced[out[i].name]
 	}
@@ -206,13 +208,23 @@ func cyclomatic(d *ast.FuncDecl) int {
 	return n
 }
 
-// tests returns the ratio of lines of tests to lines of code in the same folders, and
-// the percentage of code in folders without tests.
+// simulator is the folder of the simulator of a mesh. Its files are for tests of other
+// packages, so for the figures of tests they count neither as code nor as tests beside code.
+const simulator = "services/binnacle/internal/sim"
+
+// untested is the maximum number of lines of code of a package that needs no test file.
+const untested = 60
+
+// tests returns the ratio of lines of tests to lines of code in the same folders, the
+// percentage of code in folders without tests, and the number of packages of more than
+// untested lines without a test file. Packages for tests do not count for the last figure.
 func (t *tree) tests() []figure {
 	code, test, total := map[string]int{}, map[string]int{}, 0
 	for f := range t.code {
-		code[f.dir] += f.code
-		total += f.code
+		if f.dir != simulator {
+			code[f.dir] += f.code
+			total += f.code
+		}
 	}
 	for _, f := range t.files {
 		if f.test && code[f.dir] > 0 {
@@ -221,24 +233,56 @@ func (t *tree) tests() []figure {
 	}
 	lines := figure{name: "lines of tests beside the code, per line of it", bound: 0.5, least: true}
 	none := figure{name: "lines of packages without a test beside them", unit: "%"}
+	large := figure{name: fmt.Sprintf("packages of more than %d lines without a test beside them", untested)}
 	sum, without := 0, 0
 	for dir, n := range code {
 		sum += test[dir]
-		if test[dir] == 0 {
-			without += n
-			none.detail = append(none.detail, fmt.Sprintf("%5d %s", n, dir))
+		if test[dir] > 0 {
+			continue
+		}
+		without += n
+		line := fmt.Sprintf("%5d %s", n, dir)
+		none.detail = append(none.detail, line)
+		if n > untested && !forTests(dir) {
+			large.detail = append(large.detail, line)
 		}
 	}
-	slices.SortFunc(none.detail, func(a, b string) int { return -cmp.Compare(a, b) })
-	lines.n, none.n, none.bound = round(float64(sum)/float64(total), 2), round(100*float64(without)/float64(total), 1), 10
-	return []figure{lines, none}
+	for _, f := range []figure{none, large} {
+		slices.SortFunc(f.detail, func(a, b string) int { return -cmp.Compare(a, b) })
+	}
+	lines.n, none.n, none.bound = round(float64(sum)/float64(total), 2), round(100*float64(without)/float64(total), 1), 2
+	large.n = float64(len(large.detail))
+	return []figure{lines, none, large}
 }
 
-// documents counts the packages whose design document is missing or does not have 60 to
-// 150 lines, among the packages that need one.
+// forTests reports whether a folder contains helpers for the tests of other packages: a name in its
+// path ends in "test" or is "simulated".
+func forTests(dir string) bool {
+	for name := range strings.SplitSeq(dir, "/") {
+		if strings.HasSuffix(name, "test") || name == "simulated" {
+			return true
+		}
+	}
+	return false
+}
+
+// documents counts the design documents that do not have 60 to 150 lines, and the packages
+// that need one and have none.
 func (t *tree) documents() figure {
 	out := figure{name: "packages whose DESIGN.md is missing, short or long"}
+	dirs := map[string]bool{}
 	for _, dir := range []string{"pkg/execute", "pkg/follow", "pkg/bus", "services/policy", "services/gateway", "services/llm-router", "services/audit", "pkg/core/evidence"} {
+		dirs[dir] = true
+	}
+	for _, pattern := range []string{"pkg", "services"} {
+		_ = filepath.WalkDir(filepath.Join(t.root, pattern), func(path string, _ fs.DirEntry, err error) error {
+			if dir, rel := filepath.Rel(t.root, filepath.Dir(path)); err == nil && rel == nil && filepath.Base(path) == "DESIGN.md" {
+				dirs[filepath.ToSlash(dir)] = true
+			}
+			return err
+		})
+	}
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
 		b, _ := os.ReadFile(filepath.Join(t.root, dir, "DESIGN.md"))
 		if n := strings.Count(string(b), "\n"); n < 60 || n > 150 {
 			out.detail = append(out.detail, fmt.Sprintf("%s: %d lines", dir, n))

@@ -9,6 +9,13 @@ import (
 	"os"
 )
 
+// scope is printed before the figures.
+const scope = `The figures cover the product's Go code: pkg, services, schemas, deploy, packs and
+sdk/go, without tests, generators and generated files. "Outside their home" therefore covers
+neither e2e, examples and scripts nor the SDKs for TypeScript and Python.
+
+`
+
 func main() {
 	list := flag.Bool("list", false, "print each function, type, package and literal that a figure counts")
 	only := flag.Bool("enforced", false, "print the enforced figures only")
@@ -24,6 +31,7 @@ func main() {
 		t.sample(os.Stdout, *draw, *seed)
 		return
 	}
+	fmt.Print(scope)
 	broken := 0
 	fmt.Printf("%-66s %10s  %s\n", "figure", "here", "limit")
 	for _, f := range t.figures() {

@@ -29,18 +29,21 @@ type tree struct {
 	files  []*file
 	events map[string]bool // names of events, from schemas/events
 
-	prefixes map[string]bool // prefixes of ids, from pkg/core/contract/ids.go
+	prefixes map[string]bool // prefixes of ids, from schemas/ids.json
+	session  string          // prefix of the ids of sessions
 	codes    map[string]bool // error codes, from schemas/errors.json
+	reasons  map[string]bool // reason codes, from schemas/reasons.json
+	heads    []string        // what subjects begin with, from schemas/subjects.json
 }
 
 // generated matches the line that marks generated files; see go help generate.
 var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
-// readTree parses the Go files under root, and reads the names of events, the prefixes
-// of ids and the error codes. It skips generated files, the folders testdata, bin, data
+// readTree parses the Go files under root, and reads the names of events and the
+// registries of ids, subjects and codes. It skips generated files, the folders testdata, bin, data
 // and node_modules, and folders whose names begin with a dot.
 func readTree(root string) (*tree, error) {
-	t := &tree{root: root, events: map[string]bool{}, prefixes: map[string]bool{}, codes: map[string]bool{}}
+	t := &tree{root: root, events: map[string]bool{}, prefixes: map[string]bool{}, codes: map[string]bool{}, reasons: map[string]bool{}}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -72,28 +75,41 @@ func readTree(root string) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, err := os.ReadFile(filepath.Join(root, "pkg/core/contract/ids.go"))
-	for _, m := range prefix.FindAllSubmatch(ids, -1) {
-		t.prefixes[string(m[1])] = true
-	}
-	if err != nil {
-		return nil, err
-	}
-	return t, t.readCodes()
+	return t, t.readRegistries()
 }
 
-// readCodes reads the error codes of schemas/errors.json.
-func (t *tree) readCodes() error {
-	raw, err := os.ReadFile(filepath.Join(t.root, "schemas/errors.json"))
-	if err != nil {
-		return err
+// readRegistries reads the registries of schemas.
+func (t *tree) readRegistries() error {
+	type code struct{ Code string }
+	var errorCodes struct{ Errors []code }
+	var reasons struct{ Reasons []code }
+	var ids struct {
+		IDs []struct{ Name, Prefix string }
 	}
-	var doc struct{ Errors []struct{ Code string } }
-	if err := json.Unmarshal(raw, &doc); err != nil {
-		return err
+	var subjects struct{ Subjects []struct{ Head string } }
+	for name, doc := range map[string]any{"errors": &errorCodes, "reasons": &reasons, "ids": &ids, "subjects": &subjects} {
+		raw, err := os.ReadFile(filepath.Join(t.root, "schemas", name+".json"))
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(raw, doc); err != nil {
+			return err
+		}
 	}
-	for _, e := range doc.Errors {
+	for _, e := range errorCodes.Errors {
 		t.codes[e.Code] = true
+	}
+	for _, r := range reasons.Reasons {
+		t.reasons[r.Code] = true
+	}
+	for _, x := range ids.IDs {
+		t.prefixes[x.Prefix] = true
+		if x.Name == "Session" {
+			t.session = x.Prefix
+		}
+	}
+	for _, x := range subjects.Subjects {
+		t.heads = append(t.heads, x.Head)
 	}
 	return nil
 }
@@ -140,7 +156,7 @@ func (f *file) under(dirs ...string) bool {
 // code yields the files of the product itself, without tests, tools and examples.
 func (t *tree) code(yield func(*file) bool) {
 	for _, f := range t.files {
-		if !f.test && f.under("pkg", "services", "schemas", "deploy") && !f.under("pkg/meshtest", "pkg/eventlog/logtest", "services/gateway/internal/edgetest", "schemas/gen") && !yield(f) {
+		if !f.test && f.under("pkg", "services", "schemas", "deploy", "packs", "sdk/go") && !f.under("pkg/meshtest", "pkg/eventlog/logtest", "pkg/execute/executetest", "services/gateway/internal/edgetest", "schemas/gen", "packs/gen") && !yield(f) {
 			return
 		}
 	}

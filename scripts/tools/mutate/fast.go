@@ -68,7 +68,7 @@ func operators(f *ast.File) (nodes []ast.Node, ops []token.Token) {
 	return nodes, ops
 }
 
-// listed is what go list prints about a package.
+// listed holds the fields of a package that mutate reads from the output of go list.
 type listed struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
@@ -77,10 +77,10 @@ type listed struct {
 }
 
 // build builds the tests of the package in dir once, with every mutant that a program can
-// choose at run time: an instrumented file evaluates the changed operator if its number
-// is in the environment. It writes to the folder out the program test and the files of
-// the package unchanged. Mutants in neither numbers nor broken must be compiled. build
-// returns an error if the tests of the instrumented package fail without a mutant.
+// choose at run time: an instrumented file evaluates the changed operator if its number is in
+// the environment. It writes the program test, and unchanged copies of the package's files, to
+// the folder out. Mutants in neither numbers nor broken must be compiled. build returns an
+// error if the tests of the instrumented package fail without a mutant.
 func (in *instrumenter) build(real, dir, out string) error {
 	own, exports, err := list(real, dir)
 	if err != nil {
@@ -127,8 +127,8 @@ func (in *instrumenter) build(real, dir, out string) error {
 	return nil
 }
 
-// list returns what go list prints about the package in dir, and the files with the
-// exported types of what it imports.
+// list returns the output of go list for the package in dir and, by import path, the files
+// with the exported types of the package and its dependencies.
 func list(real, dir string) (own listed, exports map[string]string, err error) {
 	cmd := exec.Command(real, "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly,ImportMap", ".")
 	cmd.Dir = dir
@@ -374,8 +374,9 @@ func mutantIn(dir, fast string) (string, error) {
 }
 
 // tryFast runs the tests with the mutant that gremlins made in the working directory, and
-// returns the exit code that go test would return. It returns false if the mutant must be
-// compiled. The first call builds the program.
+// returns the exit code of shim: 0 if the tests succeed, 1 if they fail, and 2 if the mutant
+// does not compile. It returns false if the mutant must be compiled to find that out. The first
+// call builds the program.
 func tryFast(real, fast, timeout string) (code int, ok bool) {
 	numbers, err := os.ReadFile(filepath.Join(fast, "numbers"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -412,8 +413,9 @@ func parseOperators(src []byte) ([]token.Token, error) {
 	return ops, nil
 }
 
-// runFast runs the program of instrumenter.build in dir with a mutant, and returns 0 if the
-// tests succeed and otherwise 1. It limits the memory of the program to memory bytes.
+// runFast runs the program of instrumenter.build in dir with the mutant that has the given
+// number, or with none if number is 0. It returns 0 if the tests succeed and otherwise 1. It
+// limits the program's address space as limited does.
 func runFast(program, dir string, number int, timeout string) int {
 	args := append(limited(), program, "-test.short", "-test.failfast", "-test.paniconexit0", "-test.timeout="+timeout)
 	cmd := exec.Command(args[0], args[1:]...)

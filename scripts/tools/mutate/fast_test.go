@@ -60,9 +60,9 @@ func Test(t *testing.T) {
 `
 
 // TestInstrumenter builds a package with its mutants in the program and runs its test with
-// each of them. The test detects all but one, which does not change what the package does.
-// Mutants in constants and in expressions of a named boolean type are not in the program; one
-// that does not compile is in broken.
+// each of them. The test detects all but one, which does not change the behaviour of the
+// package. Mutants in constants and in expressions of a named boolean type are not in the
+// program; one that does not compile is in broken.
 func TestInstrumenter(t *testing.T) {
 	dir, out := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{"go.mod": "module sample\n\ngo 1.26\n", "sample.go": sample, "sample_test.go": sampleTest} {

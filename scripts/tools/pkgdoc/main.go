@@ -1,7 +1,7 @@
 // Command pkgdoc writes docs/reference/packages: a page for each group of packages, with
-// their package comments as Markdown, and an index. It runs from the root of the
-// repository. It fails if a package in a group has no comment or if a group has no
-// packages.
+// their package comments as Markdown, an index, and a page that draws the imports. It runs
+// from the root of the repository. It fails if a package in a group has no comment, if a
+// group has no packages, or if the imports of packages or of groups form a circle.
 package main
 
 import (
@@ -20,24 +20,48 @@ import (
 
 const out = "docs/reference/packages"
 
-// groups lists the pages: the name and title of each, and its folder. A package is on
-// the page of the longest folder in the list that contains it.
-var groups = []struct{ page, title, dir string }{
+// group is a page: its name and title, and its folder.
+type group struct{ page, title, dir string }
+
+// before and after list the groups before and after those of services/*. A package is on the
+// page of the longest folder of a group that contains it.
+var before = []group{
 	{"core", "The trusted core", "pkg/core"},
 	{"pkg", "Shared packages", "pkg"},
 	{"schemas", "Schemas", "schemas"},
-	{"binnacle", "The binary: library, command line, proxy", "services/binnacle"},
-	{"gateway", "Gateway", "services/gateway"},
-	{"policy", "Policy", "services/policy"},
-	{"audit", "Audit", "services/audit"},
-	{"llm-router", "LLM router", "services/llm-router"},
-	{"session-runner", "Session runner", "services/session-runner"},
-	{"vault-broker", "Vault broker", "services/vault-broker"},
-	{"judge", "Judge", "services/judge"},
-	{"work", "Work", "services/work"},
+}
+
+var after = []group{
+	{"packs", "Packs", "packs"},
+	{"sdk", "SDK for Go", "sdk/go"},
 	{"deploy", "Deployment programs", "deploy"},
 	{"e2e", "End-to-end tests", "e2e"},
 	{"examples", "Examples", "examples"},
+}
+
+// titles lists the titles of services whose title is not their name with a capital letter
+// and spaces.
+var titles = map[string]string{"binnacle": "The binary: library, command line, proxy", "llm-router": "LLM router", "mcp-router": "MCP router"}
+
+// groups returns all groups: one for each folder in services under the folder root, in the
+// order of their names, between those of before and after.
+func groups(root string) ([]group, error) {
+	dirs, err := os.ReadDir(filepath.Join(root, "services"))
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Clone(before)
+	for _, d := range dirs {
+		name := d.Name()
+		title := titles[name]
+		if title == "" {
+			title = strings.ReplaceAll(strings.ToUpper(name[:1])+name[1:], "-", " ")
+		}
+		if d.IsDir() {
+			out = append(out, group{name, title, "services/" + name})
+		}
+	}
+	return append(out, after...), nil
 }
 
 type pkg struct{ dir, text string }
@@ -52,7 +76,12 @@ func main() {
 func run() error {
 	pages := map[string][]pkg{}
 	var bare []string // folders of packages without a package comment
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	imports := map[string][]string{}
+	groups, err := groups(".")
+	if err != nil {
+		return err
+	}
+	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch name := d.Name(); {
 		case err != nil:
 			return err
@@ -61,7 +90,7 @@ func run() error {
 		case path != "." && (strings.HasPrefix(name, ".") || slices.Contains([]string{"bin", "data", "testdata", "node_modules"}, name)):
 			return filepath.SkipDir
 		}
-		page := pageOf(path)
+		page := pageOf(groups, path)
 		if page == "" {
 			return nil
 		}
@@ -72,6 +101,7 @@ func run() error {
 			bare = append(bare, path)
 		default:
 			pages[page] = append(pages[page], *p)
+			imports[path], err = importsOf(path)
 		}
 		return err
 	})
@@ -84,7 +114,14 @@ func run() error {
 	if err := errors.Join(os.RemoveAll(out), os.MkdirAll(out, 0o755)); err != nil {
 		return err
 	}
-	index := "# Packages\n\nGenerated from package comments by `make gen`; `go doc PACKAGE` prints the rest.\n\n| group | folder | packages |\n|---|---|---|\n"
+	drawn, err := drawing(groups, imports)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(out, "imports.md"), []byte(drawn), 0o644); err != nil {
+		return err
+	}
+	index := "# Packages\n\nGenerated from package comments by `make gen`; `go doc PACKAGE` prints the rest.\n[imports.md](imports.md) draws which packages import which.\n\n| group | folder | packages |\n|---|---|---|\n"
 	for _, g := range groups {
 		if len(pages[g.page]) == 0 {
 			return fmt.Errorf("no package is in %s any more: remove the group", g.dir)
@@ -101,9 +138,9 @@ func run() error {
 	return os.WriteFile(filepath.Join(out, "README.md"), []byte(index), 0o644)
 }
 
-// pageOf returns the name of the page for the package in a folder, or "" if no group
+// pageOf returns the name of the page for the package in a folder, or "" if none of the groups
 // contains the folder.
-func pageOf(dir string) (page string) {
+func pageOf(groups []group, dir string) (page string) {
 	longest := 0
 	for _, g := range groups {
 		if (dir == g.dir || strings.HasPrefix(dir, g.dir+"/")) && len(g.dir) > longest {

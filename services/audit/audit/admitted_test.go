@@ -52,7 +52,7 @@ func TestLongReads(t *testing.T) {
 			}
 		}
 		all := handlers{}
-		(&Service{view: v, env: &run.Env{Emit: &emit.Emitter{Log: log}}}).serve(&rpc.Server{Box: all})
+		(&Service{view: v, env: &run.Env{Emit: &emit.Emitter{Log: log}}}).serve(&rpc.Server{Transport: all})
 		query := func(tenant, verb string, q any) error {
 			raw, err := json.Marshal(q)
 			if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// The mesh's own events are in the tenant of the first key that provision published until
-// cell_opened, and in contract.CellTenant after it. Before cell_opened, the view rejects no event
-// because of its tenant, except cell_opened itself. Like the rest of the view, the code in this
-// file verifies no signatures; verifiers of evidence packs do.
+// Until cell_opened, the mesh's own events are in the tenant of the first key that provision
+// published; after it, they are in contract.CellTenant. Before cell_opened, the view rejects no
+// event because of its tenant, except cell_opened itself. Like the rest of the view, the code in
+// this file verifies no signatures; verifiers of evidence packs do.
 
 // bKnown is empty until cell_opened.
 var bKnown = []byte("known") // tenant in which events may be -> sequence of the event that made it known
@@ -129,8 +129,8 @@ func (w *writer) wrongCreation(e *contract.Event) string {
 	return ""
 }
 
-// cellEvents maps the names of the mesh's own events to the service that may record each
-// of them.
+// cellEvents maps the names of events that must be in the mesh's own tenant to the service that may
+// record each of them. See meshOnly for trust and policy events.
 var cellEvents = map[string]string{
 	contract.EventOperatorDelegated: "provision",
 	contract.EventOperatorWithdrawn: "provision",

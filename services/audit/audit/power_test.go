@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestUndurable shows that the view takes no entry before the entry is durable, and then
-// takes each once.
+// TestUndurable shows that the view takes no entry before the entry is durable, and then takes all
+// of them.
 func TestUndurable(t *testing.T) {
 	v, err := OpenView(t.TempDir())
 	if err != nil {

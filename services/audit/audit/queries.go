@@ -37,6 +37,9 @@ func (s *Service) serve(server *rpc.Server) {
 	rpc.ServeList(server, events.ReceiptsQuery, q.receipts)
 	rpc.ServeList(server, events.ProofgraphQuery, admitted(long, q.proofgraph))
 	rpc.Serve(server, events.CallQuery, q.firstOf(contract.IDReceipt, contract.IDSession, contract.IDDecision, contract.IDEscalation, contract.IDProposal))
+	rpc.Serve(server, events.CallEventsQuery, eventsOf(q))
+	rpc.Serve(server, events.CancellationQuery, q.firstOf(contract.IDCancel))
+	rpc.Serve(server, events.DeferralQuery, q.firstOf(contract.IDDeferral))
 	rpc.Serve(server, events.DecisionQuery, q.firstOf(contract.IDDecision))
 	rpc.Serve(server, events.LateReportQuery, q.firstOf(contract.IDOutcome))
 	rpc.Serve(server, events.ProposalQuery, q.firstOf(contract.IDProposal))
@@ -87,7 +90,7 @@ func (x indexed) Position() uint64 { at, _ := x.s.view.Position(); return at }
 func (x indexed) Pending() uint64 { return x.s.log.Pending() }
 
 func notFound(format string, args ...any) error {
-	return rpc.Errorf(contract.CodeNotFound, "not found: "+format, args...)
+	return rpc.Errorf(contract.CodeNotFound, format, args...)
 }
 
 func (s queries) sessions(ctx context.Context, q *events.SessionsRequest) ([]events.Session, error) {
@@ -180,10 +183,10 @@ func (s queries) receipt(ctx context.Context, q *events.ReceiptByDigestRequest) 
 	return contract.Bytes(r), nil
 }
 
-func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, add func(json.RawMessage) error) error {
+func (s queries) proofgraph(ctx context.Context, q *events.ProofgraphRequest, add func(proofgraph.Node) error) error {
 	nodes, err := s.graph(ctx, q.Session)
 	for i := range nodes {
-		if err := add(contract.Bytes(&nodes[i])); err != nil {
+		if err := add(nodes[i]); err != nil {
 			return err
 		}
 	}
@@ -306,6 +309,37 @@ func (s queries) firstOf(prefixes ...string) func(context.Context, *events.CallR
 	}
 }
 
+// eventsOf returns a handler that returns the events of the tenant's call whose ids are
+// derived from the call's, in the order of the ledger. If there is none, the error is
+// not-found.
+func eventsOf(s queries) func(context.Context, *events.CallRef) ([]events.Found, error) {
+	return func(ctx context.Context, q *events.CallRef) ([]events.Found, error) {
+		var seqs []uint64
+		for prefix := range idNames {
+			seq, err := s.view.SeqOf(transient.Tenant(ctx), prefix+"-"+q.CallID)
+			if err != nil {
+				return nil, err
+			}
+			if seq > 0 {
+				seqs = append(seqs, seq)
+			}
+		}
+		if len(seqs) == 0 {
+			return nil, notFound("no call %s", q.CallID)
+		}
+		slices.Sort(seqs)
+		entries, err := s.entries(ctx, seqs)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]events.Found, len(entries))
+		for i, en := range entries {
+			out[i] = events.Found{Event: en.Data, Seq: en.Seq}
+		}
+		return out, nil
+	}
+}
+
 // transcript returns the calls and outcomes of a session, each with its content,
 // decrypted: for a call its body or, if it has none, its arguments, and for an outcome
 // its output, if any. If a content cannot be read, the error text in brackets is
@@ -358,7 +392,7 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 
 // errNoEntry is returned for an entry that the ledger does not have, and for one that the
 // caller's tenant may not see.
-var errNoEntry = notFound("ledger entry")
+var errNoEntry = notFound("no such ledger entry")
 
 // visible returns errNoEntry unless the ledger has an entry at seq that the tenant may
 // see: an entry of the tenant or of the mesh's tenant, or any entry if the tenant is the

@@ -14,9 +14,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 )
 
-// TestSearch compares search results from the index, built in transactions of random
+// TestSearchIndex compares search results from the index, built in transactions of random
 // size, with those of a linear scan. It also checks that an unknown facet is an error.
-func TestSearch(t *testing.T) {
+func TestSearchIndex(t *testing.T) {
 	db, err := openDB(filepath.Join(t.TempDir(), "view.db"))
 	if err != nil {
 		t.Fatal(err)

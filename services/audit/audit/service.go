@@ -120,7 +120,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		defer s.mu.Unlock()
 		return s.truncated
 	})
-	s.serve(&rpc.Server{Box: env.Box, View: indexed{s}, Fresh: s.catchUp})
+	s.serve(&rpc.Server{Transport: env.Transport, View: indexed{s}, Fresh: s.catchUp})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Run(ctx, pos+1) })
 	g.Go(func() error { return snapshots{s}.run(ctx) })

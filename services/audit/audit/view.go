@@ -543,7 +543,7 @@ func (v *View) WriteDump(w io.Writer) error {
 }
 
 // ErrNoSession is returned for a session without events.
-var ErrNoSession = notFound("session")
+var ErrNoSession = notFound("no such session")
 
 // Lookup returns the view's record of a session, or ErrNoSession.
 func (v *View) Lookup(tenant, session string) (s *Session, err error) {

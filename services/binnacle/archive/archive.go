@@ -37,11 +37,12 @@ type Ledger func(from, to uint64) (io.ReadCloser, error)
 // Add extends the archive in dir to the checkpoint note, or creates it if dir has none.
 // segment is the number of events per segment: a power of two, the same at each call.
 // cosigned holds witnesses' signature lines over the checkpoint. Add verifies no
-// signatures, and does not read full segments in dir again. If the error is nil, the
-// files are written and synced; an interrupted Add leaves the previous or the new
-// archive intact. Add returns an error if the archive covers more events than the
-// checkpoint, if it has segments of another size, or if the segments do not have the
-// checkpoint's root.
+// signatures, and does not read full segments in dir again. If the error is nil, the files
+// are written and synced; an interrupted Add leaves the previous or the new archive intact.
+// Add returns the errors of read and of the file system. It also returns an error if note
+// or the index is malformed, if segment is not a power of two, if the archive covers more
+// events than the checkpoint or has segments of another size, or if read returns other
+// events than the checkpoint covers.
 func Add(dir string, segment uint64, note string, cosigned []string, read Ledger) (*Index, error) {
 	head, err := ledger.ReadHead([]byte(note))
 	if err != nil {

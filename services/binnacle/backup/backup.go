@@ -1,7 +1,7 @@
-// Package backup writes a whole mesh to one file and restores it: keys, the vault's
-// encrypted store, and the messages of the streams for events, checkpoints and contents.
-// The mesh may run during a backup. A restored ledger has the same entries with the same
-// sequences as the backup, so earlier proofs of these entries stay valid.
+// Package backup writes a whole mesh to one file and restores it: keys, the vault's encrypted
+// store, and the messages of the streams for events, checkpoints, contents and artifacts. The
+// mesh may run during a backup. A restored ledger has the same entries with the same sequences
+// as the backup, so earlier proofs of these entries stay valid.
 package backup
 
 import (
@@ -85,6 +85,7 @@ func (f *Folders) check() error {
 type Report struct {
 	Events      uint64 `json:"events"`
 	Blobs       uint64 `json:"contents"`
+	Parts       uint64 `json:"artifact_parts"`
 	Checkpoints uint64 `json:"checkpoints"`
 	Size        uint64 `json:"checkpoint_size"` // number of entries that the newest checkpoint in the backup covers; 0 = no checkpoint
 }
@@ -138,7 +139,7 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 		name string
 		end  uint64
 		n    *uint64
-	}{{bus.Events, ix.Events, &r.Events}, {bus.Checkpoints, 0, &r.Checkpoints}, {bus.Blobs, 0, &r.Blobs}} {
+	}{{bus.Events, ix.Events, &r.Events}, {bus.Checkpoints, 0, &r.Checkpoints}, {bus.Blobs, 0, &r.Blobs}, {bus.Artifacts, 0, &r.Parts}} {
 		if *s.n, err = takeStream(ctx, c, t, s.name, s.end, ix.Events, r); err != nil {
 			return nil, fmt.Errorf("stream %s: %w", s.name, err)
 		}
@@ -152,6 +153,15 @@ func Take(ctx context.Context, c *bus.Conn, decls []bus.Declaration, f Folders, 
 		}
 	}
 	return r, errors.Join(t.Close(), z.Close())
+}
+
+// batchOf returns the number of messages of a stream that are read at a time. A part of an
+// artifact has half a MiB.
+func batchOf(stream string) int {
+	if stream == bus.Artifacts {
+		return 16
+	}
+	return 500
 }
 
 func put(t *tar.Writer, name string, b []byte) error {
@@ -177,7 +187,7 @@ func takeStream(ctx context.Context, c *bus.Conn, t *tar.Writer, stream string, 
 	b := bufio.NewWriter(f)
 	enc := json.NewEncoder(b)
 	for seq := uint64(1); end == 0 || seq <= end; {
-		batch, last, err := c.FreshBatch(ctx, stream, ">", seq, 500)
+		batch, last, err := c.FreshBatch(ctx, stream, ">", seq, batchOf(stream))
 		if err != nil {
 			return 0, err
 		}
@@ -249,9 +259,9 @@ func takeFolder(t *tar.Writer, name, dir string) error {
 // after the keys are restored and closes the connection.
 type Bus func() (*bus.Conn, error)
 
-// Restore restores a backup into folders that must not exist and onto an empty NATS
-// server. It returns an error if the backup is incomplete, or if its events do not have
-// the root of its newest checkpoint. After an error, the folders and the server may be
+// Restore restores a backup into folders that must not exist and onto an empty NATS server.
+// Its errors include those for a backup that is incomplete, and for one whose events do not
+// have the root of its newest checkpoint. After an error, the folders and the server may be
 // partly written.
 func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
 	if err := f.check(); err != nil {
@@ -396,13 +406,19 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 	if !proven {
 		return nil, fmt.Errorf("the newest checkpoint covers %d events and the backup holds %d: take another backup, of the whole mesh", r.Size, r.Events)
 	}
-	for _, s := range []string{bus.Checkpoints, bus.Blobs} {
+	for _, s := range []string{bus.Checkpoints, bus.Blobs, bus.Artifacts} {
 		n, err := each(spool, s, func(m *message) error { return p.put(ctx, m, false) })
+		if s == bus.Artifacts && errors.Is(err, fs.ErrNotExist) { // the backup is of an earlier release
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		if s == bus.Blobs {
+		switch s {
+		case bus.Blobs:
 			r.Blobs = n
+		case bus.Artifacts:
+			r.Parts = n
 		}
 	}
 	if err := p.settle(ctx); err != nil {
@@ -445,11 +461,12 @@ func each(spool, stream string, f func(*message) error) (n uint64, err error) {
 	}
 }
 
-// publisher publishes messages in order, with a bounded number of unacknowledged
-// messages (inFlight). It is not safe for concurrent use.
+// publisher publishes messages in order, with bounds on the number and size of unacknowledged
+// messages (inFlight, bytesInFlight). It is not safe for concurrent use.
 type publisher struct {
 	c       *bus.Conn
 	pending []sent
+	bytes   int             // of the pending messages
 	ids     map[string]bool // message ids published so far
 }
 
@@ -458,11 +475,14 @@ type sent struct {
 	seq uint64 // sequence that the server must assign; 0 = any
 }
 
-// inFlight is the maximum number of unacknowledged messages.
-const inFlight = 512
+// Limits of unacknowledged messages.
+const (
+	inFlight      = 512
+	bytesInFlight = 16 << 20
+)
 
-// put publishes one message. If exact is set, the server must store it under the
-// sequence that it had. When inFlight messages are pending, put waits for their
+// put publishes one message. If exact is set, the server must store it under the sequence that
+// it had. When inFlight messages or bytesInFlight bytes are pending, put waits for their
 // acknowledgements.
 func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: nats.Header{}}
@@ -478,7 +498,8 @@ func (p *publisher) put(ctx context.Context, m *message, exact bool) error {
 	if exact {
 		s.seq = m.Seq
 	}
-	if p.pending = append(p.pending, s); len(p.pending) < inFlight {
+	p.bytes += len(m.Data)
+	if p.pending = append(p.pending, s); len(p.pending) < inFlight && p.bytes < bytesInFlight {
 		return nil
 	}
 	return p.settle(ctx)
@@ -500,6 +521,6 @@ func (p *publisher) settle(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	p.pending = p.pending[:0]
+	p.pending, p.bytes = p.pending[:0], 0
 	return nil
 }

@@ -2,12 +2,14 @@ package cli
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/manual"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
@@ -157,7 +159,38 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestOldSpellings checks that the verbs and flags of earlier releases still exist.
+// TestSpellings checks that each command and flag in testdata/spellings.txt is accepted, also
+// if it is hidden now, and that the file has a line for each that the manual describes. A line
+// may be added to the file, but not removed.
+func TestSpellings(t *testing.T) {
+	b, err := os.ReadFile("testdata/spellings.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSpace(line)
+		known[line] = true
+		command, flag, _ := strings.Cut(line, " --")
+		cmd, rest, err := testRoot().Find(strings.Fields(command)[1:])
+		if err != nil || len(rest) > 0 || flag != "" && flagOf(cmd, flag) == nil {
+			t.Errorf("%s is not accepted: %v", line, err)
+		}
+	}
+	manual.Walk(testRoot(), func(cmd *cobra.Command) {
+		lines := []string{cmd.CommandPath()}
+		for _, f := range manual.Flags(cmd) {
+			lines = append(lines, cmd.CommandPath()+" --"+f.Name)
+		}
+		for _, line := range lines {
+			if !known[line] {
+				t.Errorf("testdata/spellings.txt has no line %s", line)
+			}
+		}
+	})
+}
+
+// TestOldSpellings checks that the verbs and flags of releases before 0.6.0 still exist.
 func TestOldSpellings(t *testing.T) {
 	old := map[string][]string{
 		"up":               {"addr", "listen", "v", "packs", "containerd", "llm", "capture", "power", "noop", "nats-listen", "tls-cert", "tls-key", "nats-tls-cert", "nats-tls-key", "mirror", "approval-webhook", "job-webhook", "policy"},

@@ -21,7 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newArtifactCmd returns the command artifact, which stores and reads artifacts.
+// newArtifactCmd returns the command artifact, whose subcommands store, read, link, hold and
+// delete artifacts.
 func newArtifactCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "artifact COMMAND",
@@ -65,6 +66,7 @@ func (a *artifactInfo) kept() string {
 
 func newArtifactPutCmd(c *env) *cobra.Command {
 	var name, media, in string
+	var labels []string
 	var retain time.Duration
 	cmd := &cobra.Command{
 		Use:     "put FILE|-",
@@ -92,6 +94,9 @@ func newArtifactPutCmd(c *env) *cobra.Command {
 			if name != "" {
 				q.Set("name", name)
 			}
+			if labels != nil {
+				q.Set("labels", strings.Join(labels, ","))
+			}
 			h := session(in)
 			if h == nil {
 				h = http.Header{}
@@ -118,6 +123,7 @@ func newArtifactPutCmd(c *env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&name, "name", "", "file `NAME` of the artifact (default that of the file)")
+	f.StringSliceVar(&labels, "label", nil, "`NAME=VALUE`, several joined by commas")
 	f.StringVar(&media, "type", "application/octet-stream", "media `TYPE`")
 	f.StringVar(&in, "session", "", "`NAME` of the session (s-…) of the call")
 	f.DurationVar(&retain, "retain", 0, "time after which it may be removed; 0 means no end")
@@ -167,6 +173,7 @@ func getArtifact(ctx context.Context, c *env, w io.Writer, id, part string) (int
 
 func newArtifactListCmd(c *env) *cobra.Command {
 	var all bool
+	var label string
 	var limit int
 	cmd := &cobra.Command{
 		Use:               "list",
@@ -176,7 +183,7 @@ func newArtifactListCmd(c *env) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list []artifactInfo
-			if err := c.get(cmd.Context(), fmt.Sprintf("/api/v1/artifacts?all=%t&limit=%d", all, limit), &list); err != nil {
+			if err := c.get(cmd.Context(), fmt.Sprintf("/api/v1/artifacts?all=%t&limit=%d&label=%s", all, limit, url.QueryEscape(label)), &list); err != nil {
 				return err
 			}
 			return c.table(list, []output.Column{{Heading: "ARTIFACT", Min: 67}, {Heading: "BYTES", Min: 12}, {Heading: "NAME", Min: 20}, {Heading: "OWNER", Min: 12}, {Heading: "STORED", Min: 24}, {Heading: "KEPT"}}, func(g *output.Grid) {
@@ -187,6 +194,7 @@ func newArtifactListCmd(c *env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "the artifacts of all principals; needs audit:read")
+	cmd.Flags().StringVar(&label, "label", "", "`NAME=VALUE`: only artifacts with this label")
 	cmd.Flags().IntVar(&limit, "limit", 100, "greatest `NUMBER` of artifacts")
 	return cmd
 }

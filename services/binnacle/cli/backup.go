@@ -23,7 +23,7 @@ import (
 type backupOptions struct {
 	nats, in, out string
 	keys          string
-	state         map[string]*string // folders by service
+	state         map[string]*string // values of the flags for the state folders, by service
 	folders       backup.Folders     // set by fill
 }
 

@@ -18,7 +18,7 @@ func newBreakGlassCmd(c *env) *cobra.Command {
 	open := governedCmd(c, &cobra.Command{
 		Use:     "open --reason WHY",
 		Short:   "Let your escalated calls run without approval for a time",
-		Long:    "Let your escalated calls run without approval for a time. Somebody else must review what\nyou did with it; until then you cannot open another.",
+		Long:    "Let your escalated calls run without approval for a time. Another person must review what\nyou did with it; until then you cannot open another.",
 		Example: "  binnacle break-glass open --reason 'pager: disk full' --ttl 10m",
 		Args:    takes(0, 0),
 	}, "policy.break_glass", func([]string) any { return map[string]any{"reason": openReason, "ttl_ms": ttl.Milliseconds()} })

@@ -25,7 +25,7 @@ func newCallCmd(c *env) *cobra.Command {
 		Short: "Propose a call and print its output",
 		Long: `Propose a call of a tool, or of another kind, and print its output. Policy decides
 the call before anything happens; its receipt and session are printed on standard
-error.`,
+error. On a terminal, a bar shows the progress that the program reports.`,
 		Example: `  binnacle call cmd.upper '{"text":"fair winds"}' --session s-tour
   binnacle call policy.freeze '{"reason":"drill"}'
   binnacle call cmd.upper '{"text":"a"}' --output yaml`,
@@ -75,7 +75,7 @@ func runCall(ctx context.Context, c *env, o *callOptions, pos []string) error {
 		Status    string          `json:"status"`
 		CallID    string          `json:"call_id"`
 	}
-	raw, err := c.post(ctx, "/api/v1/calls", body, h, &doc)
+	raw, err := c.postWatched(ctx, "/api/v1/calls", body, h, &doc)
 	if err != nil {
 		return suggestTool(ctx, c, err, pos[0])
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
 
 type chatOptions struct {
@@ -34,7 +36,7 @@ joined by spaces. The receipt and session are printed on standard error.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…), or its id")
-	f.StringVar(&o.model, "model", "demo/echo", "`MODEL` as provider/model")
+	f.StringVar(&o.model, "model", llm.DemoModel, "`MODEL` as provider/model")
 	f.BoolVar(&o.stream, "stream", false, "print the answer as it arrives")
 	complete(cmd, "model", completeModels(c))
 	return cmd

@@ -46,8 +46,8 @@ func (c *env) request(ctx context.Context, method, path string, body any, header
 	return c.stream(ctx, method, path, r, 0, h)
 }
 
-// stream is request for a body that is sent as it is read. size is the number of its bytes,
-// 0 if the type of body determines it, and negative if it is not known.
+// stream is like request, for a body that is read while it is sent. size is the number of its
+// bytes, 0 if the type of body determines it, and negative if it is not known.
 func (c *env) stream(ctx context.Context, method, path string, body io.Reader, size int64, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base()+path, body)
 	if err != nil {
@@ -159,8 +159,8 @@ func (c *env) get(ctx context.Context, path string, out any) error {
 	return json.NewDecoder(resp.Body).Decode(out)
 }
 
-// session returns the request header that selects a session, or nil for the default
-// session.
+// session returns the request header that selects a session, or nil if v is empty, with which
+// the gateway makes a new one.
 func session(v string) http.Header {
 	if v == "" {
 		return nil

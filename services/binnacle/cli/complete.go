@@ -2,12 +2,14 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
@@ -172,7 +174,18 @@ func modelNames(ctx context.Context, c *env) ([]string, error) {
 // suggestTool adds the names of similar tools to err if it is the denial of a call to an
 // unknown tool. It returns other errors unchanged.
 func suggestTool(ctx context.Context, c *env, err error, name string) error {
-	return suggestNames(ctx, c, err, func(_, reason string) bool { return reason == "UNKNOWN_TOOL" }, name, toolNames)
+	return suggestNames(ctx, c, err, func(_, reason string) bool { return reason == contract.ReasonUnknownTool }, name, toolNames)
+}
+
+// near returns the question that ends a message about a name, with similar names of the
+// list that list returns. It returns "" if the list contains name or nothing similar, or
+// cannot be read.
+func near(ctx context.Context, c *env, name string, list func(context.Context, *env) ([]string, error)) string {
+	names, err := list(ctx, c)
+	if err != nil || slices.Contains(names, name) {
+		return ""
+	}
+	return didYouMean(suggest.Near(name, names))
 }
 
 // suggestModel adds the names of similar models to err if it reports an unknown model.

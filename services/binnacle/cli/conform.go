@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/gateway/conform"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -36,7 +37,7 @@ about what covers all tenants run only with an operator's token.`,
 	rootFlag(cmd, &o.root)
 	f.StringVar(&o.tool, "tool", "cmd.upper", "a `TOOL` that the token may call")
 	f.StringVar(&o.args, "args", `{"text":"conform"}`, "its arguments, `JSON`")
-	f.StringVar(&o.model, "model", "demo/echo", "a `MODEL` that the token may use")
+	f.StringVar(&o.model, "model", llm.DemoModel, "a `MODEL` that the token may use")
 	flagWords(cmd, "level", "L1", "L2", "L3")
 	complete(cmd, "tool", completeTools(c))
 	complete(cmd, "model", completeModels(c))
@@ -53,6 +54,22 @@ func (o *conformOptions) check() error {
 		return fail(exitUsage, "--args: not JSON")
 	}
 	return nil
+}
+
+// hint returns the end of the message about gates that do not hold: a tool or a model
+// that the mesh does not offer, with similar names, or "" if there is none. Another
+// endpoint's names are not known.
+func (o *conformOptions) hint(ctx context.Context, c *env) string {
+	if o.endpoint != c.base() {
+		return ""
+	}
+	if h := near(ctx, c, o.tool, toolNames); h != "" {
+		return "; there is no tool " + o.tool + h
+	}
+	if h := near(ctx, c, o.model, modelNames); h != "" {
+		return "; there is no model " + o.model + h
+	}
+	return ""
 }
 
 // printGate prints the result of one gate.
@@ -114,7 +131,7 @@ func runConform(ctx context.Context, c *env, o *conformOptions) error {
 		return err
 	}
 	if failed > 0 {
-		return fail(exitFailed, "%d of %d gates do not hold", failed, len(results))
+		return fail(exitFailed, "%d of %d gates do not hold%s", failed, len(results), o.hint(ctx, c))
 	}
 	return nil
 }

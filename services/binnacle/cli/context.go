@@ -57,7 +57,7 @@ own address only.`,
 }
 
 func newContextSetCmd(c *env) *cobra.Command {
-	var ca string
+	var ca, cert, key string
 	cmd := &cobra.Command{
 		Use:               "set NAME --addr ADDRESS",
 		Short:             "Add a context, or change its address; a token or login stays only with its address",
@@ -73,6 +73,12 @@ func newContextSetCmd(c *env) *cobra.Command {
 				if c.given("ca") {
 					x.CA = ca
 				}
+				if c.given("client-cert") {
+					x.ClientCert = cert
+				}
+				if c.given("client-key") {
+					x.ClientKey = key
+				}
 				if x.Addr == "" {
 					return fail(exitUsage, "context set requires --addr")
 				}
@@ -81,6 +87,8 @@ func newContextSetCmd(c *env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&ca, "ca", "", "PEM `FILE` of the authority of the mesh's certificate; empty is the system's")
+	cmd.Flags().StringVar(&cert, "client-cert", "", "PEM `FILE` of the certificate to present to the mesh; empty is none")
+	cmd.Flags().StringVar(&key, "client-key", "", "PEM `FILE` of its key")
 	return cmd
 }
 

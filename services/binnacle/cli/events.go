@@ -136,11 +136,10 @@ func runSearch(ctx context.Context, c *env, o *searchOptions, pos []string) erro
 // eventRow is the format of an event's row in a table.
 const eventRow = "%6v  %s  %-44s %-20s %s %s\n"
 
-// printEvents prints the events in r, which has lines of the form {event, seq}. called
-// is the user's name for the session of all the events, or "" if they may belong to
-// several sessions. In a structured format the output is one list if whole is set, and
-// otherwise one document per event, printed as it arrives. printEvents returns nil if
-// ctx is done.
+// printEvents prints the events in r, which has lines of the form {event, seq}. called is the
+// user's name for the session of all the events, or "" if they may belong to several sessions.
+// In JSON and YAML the output is one list if whole is set. Otherwise a structured format has
+// one document per event, printed as it arrives. printEvents returns nil if ctx is done.
 func printEvents(ctx context.Context, c *env, r io.Reader, called string, whole bool) error {
 	sc := eventLines(r)
 	var err error

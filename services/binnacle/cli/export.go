@@ -62,10 +62,9 @@ func runExport(ctx context.Context, c *env, o *exportOptions) error {
 	return save(c, o.out, func(w io.Writer) (int64, error) { return exportTo(ctx, c, w, o) })
 }
 
-// save calls write with a temporary file, which it then renames durably to out, or
-// with standard output if out is empty. In a structured format without out, it prints
-// what was written as inline does. write returns the number of bytes that it has
-// written.
+// save calls write with a temporary file, which it then renames durably to out, or with
+// standard output if out is empty. In a structured format without out, it prints the written
+// bytes as inline does. write returns the number of bytes that it has written.
 func save(c *env, out string, write func(io.Writer) (int64, error)) error {
 	if out == "" {
 		w := c.out
@@ -134,9 +133,9 @@ func (o *exportOptions) query() (url.Values, error) {
 	return q, nil
 }
 
-// inline prints the result of export without --out in a structured format: the evidence
-// encoded as base64. In the table format the evidence is already on standard output, and
-// inline does nothing.
+// inline prints the result of a command without --out in a structured format: the content
+// encoded as base64. In the table format the content is already on standard output, and inline
+// does nothing.
 func inline(c *env, w io.Writer, n int64) error {
 	b, ok := w.(*bytes.Buffer)
 	if !ok {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,17 +13,34 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 )
 
-// governed proposes a call of a kind that a service of the mesh executes, and returns
-// its output. The call is an operator's if the kind governs the whole mesh. governed
-// returns an error with exit code 7 if the call waits for approval.
+// governed proposes a call of a kind that a service of the mesh executes, and returns its
+// output. The call is an operator's if the kind governs the whole mesh. If the call needs an
+// approval, governed prints so at once, and returns an error with exit code 7 if the call
+// still waits for it when the mesh responds.
 func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMessage, error) {
 	c.operator = c.operator || guard.GovernsCell(kind)
-	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", map[string]any{"kind": kind, "tool": kind, "args": args}, nil)
+	body := map[string]any{"kind": kind, "tool": kind, "args": args}
+	// The first request ends as soon as the call is escalated, or after a second. The second
+	// one, with the same key, waits for the outcome of the same call.
+	h := http.Header{"Prefer": {"respond-async"}, "Idempotency-Key": {"cli-" + rand.Text()}}
+	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", body, h)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	return outputOf(resp.Body)
+	if resp.StatusCode != http.StatusAccepted {
+		return outputOf(resp.Body)
+	}
+	if _, err := outputOf(resp.Body); err != nil {
+		fmt.Fprintf(c.errOut, "%v; waiting for another person to grant it\n", err)
+	}
+	h.Del("Prefer")
+	again, err := c.request(ctx, http.MethodPost, "/api/v1/calls", body, h)
+	if err != nil {
+		return nil, err
+	}
+	defer again.Body.Close()
+	return outputOf(again.Body)
 }
 
 // outputOf returns the output in a response to a call, or an error with exit code 7 if

@@ -171,7 +171,9 @@ func expires(x *contexts.Context) bool {
 	return x.Refresh != "" && time.Until(x.Expires) <= refreshEarly
 }
 
-// renew renews the access token of a context as renewed does.
+// renew renews the tokens in x, the context with the given name. It returns an error if the
+// mesh refuses that, if the address of the context has changed, or if the access token has
+// expired. Otherwise, if the mesh cannot renew the tokens now, they do not change.
 func renew(c *env, name string, x *contexts.Context) error {
 	if x.Addr != c.mesh().addr {
 		return fail(exitUsage, "the address of context %q was changed meanwhile; run the command again", name)
@@ -237,7 +239,7 @@ func newDeviceCmd(c *env) *cobra.Command {
 	approve := &cobra.Command{
 		Use:               "approve CODE",
 		Short:             "Permit the program that shows CODE to log in as you, once",
-		Example:           "  binnacle device approve BCD-FGH-JKL --scope tools:call",
+		Example:           "  binnacle device approve BCD-FGH-JKM --scope tools:call",
 		Args:              takes(1, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -253,6 +255,6 @@ func newDeviceCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "device COMMAND",
 		Short:   "Approve the login of a program that shows a code",
-		Example: "  binnacle device approve BCD-FGH-JKL",
+		Example: "  binnacle device approve BCD-FGH-JKM",
 	}, approve)
 }

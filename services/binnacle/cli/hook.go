@@ -57,7 +57,7 @@ func hookFlags(cmd *cobra.Command, o *hookOptions) {
 	f.BoolVar(&o.ask, "ask", false, "let the client ask its user at once about a tool that needs approval, where the client supports it")
 	f.StringVar(&o.away, "when-away", awayDeny, "what happens to a tool while the mesh cannot be reached: deny, or watch, which lets it run and reports it later")
 	flagWords(cmd, "when-away", awayDeny, awayWatch)
-	f.BoolVar(&o.contents, "content", false, "report the output of tools, and not only its digest")
+	f.BoolVar(&o.contents, "content", false, "report the output of tools and the files they edit, and not only digests")
 }
 
 func newHookRunCmd(c *env) *cobra.Command {

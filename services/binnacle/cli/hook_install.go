@@ -17,7 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// hookTarget are the flags that name a client's configuration.
+// hookTarget holds the flags of commands that read or change a client's configuration.
 type hookTarget struct {
 	project, state string
 	yes            bool
@@ -27,9 +27,9 @@ func (o *hookTarget) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.project, "project", "", "`FOLDER` of a project: its configuration instead of the user's")
 }
 
-// target returns where and how hooks are installed for a client. The hooks run the
-// program that hookProgram returns. If run is not nil, they pass the flags that are set
-// on the command line, except project and yes.
+// target returns the place of a client's configuration and the command of its hooks. The hooks
+// run the program that hookProgram returns. If run is not nil, they pass the flags that are
+// set on the command line, except project and yes.
 func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSet) (*install.Target, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -49,7 +49,7 @@ func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSe
 		}
 	}
 	if run != nil {
-		t.Timeout = int(run.wait/time.Second) + 30
+		t.Timeout = int(hook.Timeout(run.wait) / time.Second)
 		flags.Visit(func(f *pflag.Flag) {
 			if f.Name != "project" && f.Name != "yes" {
 				t.Command += " --" + f.Name + "=" + quoted(f.Value.String())
@@ -59,8 +59,9 @@ func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSe
 	return t, nil
 }
 
-// hookProgram returns the program that a client runs for its hooks: binnacle-hook beside
-// this one, or this one if there is none.
+// hookProgram returns the path of the program that a client runs for its hooks: binnacle-hook
+// in the folder of self, the path of this program, or self if the folder has no such
+// executable.
 func hookProgram(self string) string {
 	small := filepath.Join(filepath.Dir(self), "binnacle-hook")
 	if info, err := os.Stat(small); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
@@ -208,9 +209,9 @@ func newHookDoctorCmd(c *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor CLIENT",
 		Short: "Check the hooks of a client, and list what they cannot stop",
-		Long: `Check that the hooks of a client are installed and that the mesh decides with the token
-in use; the check is recorded as an event of a session. Then list the cases in which the
-client runs a tool without its hook.`,
+		Long: `Check that the hooks of a client are installed, that their program can be executed and
+that the mesh decides with the token in use; the check is recorded as an event of a
+session. Then list the cases in which the client runs a tool without its hook.`,
 		Example:           "  binnacle hook doctor claude-code",
 		Args:              takes(1, 1),
 		ValidArgsFunction: byPosition(words(install.Clients()...)),
@@ -233,14 +234,21 @@ func examineHooks(ctx context.Context, c *env, o *hookTarget, client string) err
 	if err != nil {
 		return err
 	}
+	missing, err := t.Missing()
+	if err != nil {
+		return err
+	}
 	r, err := newHookRunner(c, &hookOptions{state: t.State, within: time.Minute})
 	if err != nil {
 		return err
 	}
 	checked := r.Check(ctx, client)
-	doc := map[string]any{"client": client, "installed": is, "decides": checked == nil, "limits": hook.Limits(client)}
+	doc := map[string]any{"client": client, "installed": is, "missing_program": missing, "decides": checked == nil, "limits": hook.Limits(client)}
 	if err := c.print(doc, func() {
 		fmt.Fprintf(c.out, "hooks   %s in %s\n", map[bool]string{true: "installed", false: "not installed"}[is], t.Path())
+		if missing != "" {
+			fmt.Fprintf(c.out, "program %s is missing or cannot be executed\n", missing)
+		}
 		if checked == nil {
 			fmt.Fprintln(c.out, "mesh    decides and records")
 		}
@@ -251,6 +259,8 @@ func examineHooks(ctx context.Context, c *env, o *hookTarget, client string) err
 		return err
 	}
 	switch {
+	case missing != "":
+		return fail(exitFailed, "the program of the hooks, %s, is missing or cannot be executed, so some clients run every tool: `binnacle hook install %s --yes` names another one", missing, client)
 	case checked != nil:
 		return fail(exitFailed, "the mesh does not decide, so every tool is denied: %v", checked)
 	case !is:

@@ -40,8 +40,9 @@ type hookConnections struct {
 	client *http.Client
 }
 
-// use makes a runner use the open connections, if they lead to the same address and were
-// verified with the same authorities. Otherwise it replaces them by those of the runner.
+// use gives a runner the open connections, if they lead to the same address and were verified
+// with the same authorities. Otherwise it replaces them with those of the runner. If h is nil
+// or the file of the authorities cannot be read, it does neither.
 func (h *hookConnections) use(c *env, r *hook.Runner) {
 	if h == nil {
 		return

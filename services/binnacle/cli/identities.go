@@ -12,8 +12,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// identity is an entry of identities: a principal, role, delegation, session grant,
-// consent or revocation, as Kind specifies.
+// identity is an entry of identities: a principal, role, delegation, session grant, consent,
+// revocation, invitation or link, the mapping of a group to a role, or the groups of a principal,
+// as Kind specifies.
 type identity struct {
 	Kind      string   `json:"kind"`
 	ID        string   `json:"id"`
@@ -42,6 +43,7 @@ var identityColumns = map[string][]output.Column{
 	"role":       {{Heading: "PRINCIPAL", Min: 19}, {Heading: "ROLE", Min: 15}, {Heading: "STATE"}},
 	"session":    {{Heading: "SESSION"}, {Heading: "GRANT"}},
 	"delegation": {{Heading: "ID"}, {Heading: "DELEGATION"}},
+	"invitation": {{Heading: "ID"}, {Heading: "PRINCIPAL", Min: 19}, {Heading: "STATE"}},
 }
 
 // row returns the cells of an identity, in the columns of its kind.
@@ -59,6 +61,8 @@ func (i *identity) row() []string {
 	switch i.Kind {
 	case "principal":
 		return []string{i.Principal, i.Type, state}
+	case "invitation":
+		return []string{i.ID, i.Principal, state}
 	case "role":
 		return []string{i.Principal, i.Role, state}
 	case "session":

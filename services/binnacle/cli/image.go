@@ -93,8 +93,8 @@ func newImageCmd(c *env) *cobra.Command {
 		func() *cobra.Command {
 			cmd := &cobra.Command{
 				Use:               "gc",
-				Short:             "Remove the images that no pack uses",
-				Long:              "Remove the images that no pack of the session-runner uses from its containerd namespace\nand list them. Archives in the folder of images stay.",
+				Short:             "Remove the images that are not in use",
+				Long:              "Remove the images that no pack of the session-runner and no held sandbox uses from\ncontainerd, and list them. Archives in the folder of images stay.",
 				Example:           "  binnacle image gc --dry-run\n  binnacle image gc",
 				Args:              takes(0, 0),
 				ValidArgsFunction: cobra.NoFileCompletions,
@@ -149,7 +149,8 @@ func importImage(ctx context.Context, c *env, o *imageOptions, from string) erro
 	return imageCall(ctx, c, "image.import", args)
 }
 
-// buildImage builds an image into the folder of images with its lock file and imports it.
+// buildImage runs o.script, which builds the image name in the folder of images, copies the
+// script's images.lock there, if there is one, and imports the image.
 func buildImage(ctx context.Context, c *env, o *imageOptions, name string) error {
 	if o.folder == "" {
 		return fail(exitUsage, "--images or BINNACLE_IMAGES must name the folder of images")
@@ -227,7 +228,8 @@ func copyFile(w io.Writer, path string) error {
 }
 
 // indexOf returns the digests in the OCI index of an archive, or none if it has no index.
-// It returns an error for a file that is not a tar archive.
+// It returns an error for a file that is not a tar archive, and for an index that is not valid
+// JSON.
 func indexOf(f io.ReadSeeker) (digests []string, err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, err

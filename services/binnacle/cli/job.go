@@ -35,6 +35,7 @@ type jobState struct {
 	ErrorCode string          `json:"error_code"`
 	Output    json.RawMessage `json:"output"`
 	Queued    int64           `json:"queue_position"`
+	Progress  *callProgress   `json:"progress"`
 }
 
 // job sends a request about a call, GET for its state or DELETE to cancel it, and
@@ -122,15 +123,18 @@ const jobPoll = 200 * time.Millisecond
 
 func newJobWaitCmd(c *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "wait CALL", Short: "Wait for the outcome of a call and print its output", Long: "Wait for the outcome of a call and print its output. Exits with code 1 if it did not\nsucceed.",
+		Use: "wait CALL", Short: "Wait for the outcome of a call and print its output", Long: "Wait for the outcome of a call and print its output. Exits with code 1 if it did not\nsucceed. On a terminal, a bar shows the progress that the program reports.",
 		Example: "  binnacle job wait c-ABC", Args: takes(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, pos []string) error {
+			b := newBar(c)
+			defer b.clear()
 			for queued := int64(0); ; {
 				s, raw, err := job(cmd.Context(), c, http.MethodGet, pos[0])
 				if err != nil {
 					return err
 				}
-				if s.Queued != queued && s.Queued > 0 {
+				b.state(&s)
+				if s.Queued != queued && s.Queued > 0 && b.to == nil {
 					fmt.Fprintf(c.errOut, "the call waits for a sandbox, at position %d\n", s.Queued)
 				}
 				queued = s.Queued
@@ -142,6 +146,7 @@ func newJobWaitCmd(c *env) *cobra.Command {
 					}
 					continue
 				}
+				b.clear()
 				if s.Status != "succeeded" {
 					return fail(exitFailed, "the call ended: %s %s: %s (receipt %s)", s.Status, s.ErrorCode, s.Error, s.ReceiptID)
 				}

@@ -7,6 +7,8 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -142,7 +144,32 @@ func createKey(ctx context.Context, c *env, id string, o *keyOptions) error {
 	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
 		return err
 	}
+	for _, pattern := range req.Models {
+		if hint := nearModel(ctx, c, pattern); hint != "" {
+			fmt.Fprintf(c.errOut, "note: --model %s allows no model of the mesh%s\n", pattern, hint)
+		}
+	}
 	return c.print(out, func() { fmt.Fprintln(c.out, out.Key) })
+}
+
+// nearModel returns the question that ends a note about a pattern for which the mesh has
+// no model, with similar names, or "" if there are none. A pattern that ends with /* is
+// compared with the names of providers. It is no error: a model may be added later.
+func nearModel(ctx context.Context, c *env, pattern string) string {
+	provider, all := strings.CutSuffix(pattern, "/*")
+	if strings.ContainsAny(provider, `*?[\`) {
+		return ""
+	}
+	if !all {
+		return near(ctx, c, pattern, modelNames)
+	}
+	return near(ctx, c, provider, func(ctx context.Context, c *env) ([]string, error) {
+		names, err := modelNames(ctx, c)
+		for i := range names {
+			names[i], _, _ = strings.Cut(names[i], "/")
+		}
+		return slices.Compact(names), err
+	})
 }
 
 func listVirtualKeys(ctx context.Context, c *env, now time.Time) error {

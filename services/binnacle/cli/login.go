@@ -58,9 +58,9 @@ type loginOptions struct {
 	scopes           []string
 }
 
-// runLogin obtains tokens by a login, or reads a token. It then checks that the mesh accepts it,
-// stores it in a context and makes that context current. Nothing is stored if the mesh does not
-// accept the token.
+// runLogin obtains tokens by a login, or reads a token. It then checks that the mesh accepts the
+// access token, stores the tokens in a context and makes that context current. Nothing is stored if
+// the mesh does not accept the token.
 func runLogin(ctx context.Context, c *env, o *loginOptions) error {
 	if c.given("token") {
 		return fail(exitUsage, "login reads the token from standard input: other users of this machine can see an argument")
@@ -105,7 +105,7 @@ func obtain(ctx context.Context, c *env, x *contexts.Context, o *loginOptions) (
 		x.Refresh, x.Expires = "", time.Time{}
 		return err
 	}
-	c.target = &target{addr: x.Addr, ca: x.CA}
+	c.target = targetOf(x)
 	t, err := loginTokens(ctx, c, o)
 	if err == nil {
 		keep(x, t)
@@ -158,11 +158,11 @@ func readToken(c *env, addr string) (string, error) {
 	return raw, nil
 }
 
-// tryToken returns an error unless the mesh accepts the token of x. A token that lacks
-// the scope for the request is accepted. Later requests of the command use the mesh and
-// the token of x.
+// tryToken returns an error unless the mesh accepts the token of x. The token also counts as
+// accepted if the response states that the request is denied or that the token lacks a scope.
+// Later requests of the command use the mesh and the token of x.
 func tryToken(ctx context.Context, c *env, x *contexts.Context) error {
-	c.token, c.target = x.Token, &target{addr: x.Addr, ca: x.CA}
+	c.token, c.target = x.Token, targetOf(x)
 	resp, err := c.request(ctx, http.MethodGet, "/api/v1/packs", nil, nil)
 	var refused *exitError
 	if errors.As(err, &refused) && refused.code == exitDenied {

@@ -12,7 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 )
 
-// login stores a context whose access token expires after left, and returns its file.
+// login stores a context whose access token expires after left, and returns the path of the
+// file of contexts.
 func login(t *testing.T, addr string, left time.Duration) (path string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,9 +32,9 @@ func login(t *testing.T, addr string, left time.Duration) (path string) {
 	return path
 }
 
-// TestRenew shows that a failure to renew a login advises to log in again only if the mesh has
-// refused the refresh token, and that the access token is used until it expires if the mesh
-// cannot renew it now.
+// TestRenew shows that the error about a failed renewal of a login contains the advice to log in
+// again only if the mesh has refused the refresh token, and that the access token is used until it
+// expires if the mesh cannot renew it now.
 func TestRenew(t *testing.T) {
 	const again = "log in again"
 	for name, c := range map[string]struct {
@@ -104,8 +105,9 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestPiped shows that a value from a pipe which is longer than is read is rejected or sent in
-// full, and never cut.
+// TestPiped shows that no value from a pipe is cut off: login rejects a password of more than
+// maxHidden bytes, and secret put sends the whole of a value of at least maxHidden bytes, except
+// one newline at its end.
 func TestPiped(t *testing.T) {
 	var got []string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,13 +14,14 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/mcpbridge"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
 // newMCPCmd returns the command mcp, which serves MCP on standard input and output, for
 // clients that start servers as subprocesses, and manages the MCP servers of the mesh.
 func newMCPCmd(c *env) *cobra.Command {
-	var session string
+	var session, server string
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve MCP on standard input and output",
@@ -30,19 +31,21 @@ Standard output carries MCP, whatever the flags.`,
 		Example:           "  binnacle mcp serve --session s-editor",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return serveMCP(cmd.Context(), c, session) },
+		RunE:              func(cmd *cobra.Command, _ []string) error { return serveMCP(cmd.Context(), c, session, server) },
 	}
 	serve.Flags().StringVar(&session, "session", "", "`NAME` of the session (s-…), or its id (default one per run)")
+	serve.Flags().StringVar(&server, "server", "", "`NAME` of the virtual server to serve (default all that the mesh offers)")
+	complete(serve, "server", cobra.NoFileCompletions)
 	return group(&cobra.Command{
 		Use:     "mcp COMMAND",
 		Short:   "Serve MCP on standard input and output; manage the MCP servers of the mesh",
 		Example: "  binnacle mcp serve\n  binnacle mcp add github https://mcp.example/mcp\n  binnacle mcp list",
-	}, append(serverCmds(c), newMCPInspectCmd(c), newMCPConfigCmd(c), serve)...)
+	}, append(append(serverCmds(c), virtualCmds(c)...), newMCPInspectCmd(c), newMCPConfigCmd(c), serve)...)
 }
 
-// serveMCP runs an MCP server that has no tools of its own. It forwards requests for the
-// list of tools, and calls of tools, to the mesh.
-func serveMCP(ctx context.Context, c *env, session string) error {
+// serveMCP passes the messages of MCP on standard input to the mesh, and those of the mesh to
+// standard output. server is the name of a virtual server, or "".
+func serveMCP(ctx context.Context, c *env, session, server string) error {
 	token, err := c.bearer()
 	if err != nil {
 		return err
@@ -51,35 +54,28 @@ func serveMCP(ctx context.Context, c *env, session string) error {
 	if err != nil {
 		return err
 	}
-	if session == "" { // without a name, calls over the protocol without sessions have a session each
+	if session == "" { // otherwise calls in a protocol version without sessions have a session each
 		session = contract.IDSession + "mcp-" + rand.Text()
 	}
-	own := &mcp.Implementation{Name: "binnacle", Version: mesh.Version}
-	upstream, err := mcp.NewClient(own, nil).Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: c.base() + "/mcp", HTTPClient: &http.Client{Transport: bearerTransport{t, token, session}}, DisableStandaloneSSE: true}, nil)
+	client := &http.Client{Transport: bearerTransport{t, token, session}}
+	if err := reachable(ctx, c, client, mcpURL(c, server)); err != nil {
+		return err
+	}
+	if err := (&mcpbridge.Bridge{URL: mcpURL(c, server), Client: client, Out: os.Stdout}).Run(ctx, &shallow{Reader: c.in}); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("mcp: %w", err)
+	}
+	return nil
+}
+
+// reachable returns an error if no mesh responds at a URL of MCP, or if it rejects the credential or
+// the virtual server. Later, the bridge waits for a mesh that does not respond.
+func reachable(ctx context.Context, c *env, client *http.Client, url string) error {
+	upstream, err := mcp.NewClient(&mcp.Implementation{Name: "binnacle", Version: mesh.Version}, nil).Connect(ctx, &mcp.StreamableClientTransport{
+		Endpoint: url, HTTPClient: client, DisableStandaloneSSE: true}, nil)
 	if err != nil {
 		return fail(exitNoMesh, "no mesh responds at %s (%v); `binnacle up` runs one", c.mesh().addr, err)
 	}
-	defer upstream.Close()
-	caps := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}}
-	caps.Logging = &mcp.LoggingCapabilities{} // deprecated in 2026-07-28; clients of older versions expect it
-	srv := mcp.NewServer(own, &mcp.ServerOptions{Capabilities: caps})
-	// Requests are forwarded to the mesh even for unknown tools, so that the mesh
-	// records the denial of such a request.
-	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			switch r := req.(type) {
-			case *mcp.ListToolsRequest:
-				return upstream.ListTools(ctx, r.Params)
-			case *mcp.CallToolRequest:
-				return upstream.CallTool(ctx, &mcp.CallToolParams{Name: r.Params.Name, Arguments: r.Params.Arguments})
-			}
-			return next(ctx, method, req)
-		}
-	})
-	if err := srv.Run(ctx, &mcp.IOTransport{Reader: &shallow{Reader: c.in}, Writer: os.Stdout}); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("mcp: %w", err)
-	}
+	_ = upstream.Close()
 	return nil
 }
 
@@ -128,6 +124,3 @@ func (s *shallow) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-// Close implements io.Closer.
-func (s *shallow) Close() error { return nil }

@@ -13,8 +13,8 @@ import (
 
 // clientOptions are the flags of mcp config.
 type clientOptions struct {
-	project, name, state string
-	write, undo          bool
+	project, name, state, server string
+	write, undo                  bool
 }
 
 // newMCPConfigCmd returns the command mcp config, which connects MCP clients with the mesh.
@@ -36,13 +36,16 @@ Claude Desktop runs 'binnacle mcp serve' with the token of the context in use.`,
 	f := cmd.Flags()
 	f.StringVar(&o.project, "project", "", "`FOLDER` of a project: its configuration instead of the user's")
 	f.StringVar(&o.name, "name", "binnacle", "`NAME` of the mesh in the client's configuration")
+	f.StringVar(&o.server, "server", "", "`NAME` of the virtual server that the client uses (default all that the mesh offers)")
+	complete(cmd, "server", cobra.NoFileCompletions)
 	f.StringVar(&o.state, "state", "", "`FOLDER` of the original files (default: binnacle/mcp in XDG_STATE_HOME or ~/.local/state)")
 	f.BoolVar(&o.write, "write", false, "make the change")
 	f.BoolVar(&o.undo, "undo", false, "remove the entry")
 	return cmd
 }
 
-// connection returns the entry of the mesh for a client.
+// connection returns the entry of the mesh for a client. With --undo, the entry has neither a
+// URL nor a command.
 func connection(c *env, o *clientOptions, client string) (*install.Connection, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -68,7 +71,7 @@ func connection(c *env, o *clientOptions, client string) (*install.Connection, e
 	if t.err != nil {
 		return nil, t.err
 	}
-	x.URL = c.base() + "/mcp"
+	x.URL = mcpURL(c, o.server)
 	if install.Starts(client) {
 		if t.context == "" || t.token == "" && !t.refreshes {
 			return nil, fail(exitAuth, "%s runs `binnacle mcp serve`, which needs a context with a token: `binnacle login --context NAME` stores one, --context NAME names it", client)
@@ -78,6 +81,9 @@ func connection(c *env, o *clientOptions, client string) (*install.Connection, e
 			return nil, err
 		}
 		x.Command = []string{self, "mcp", "serve", "--context", t.context}
+		if o.server != "" {
+			x.Command = append(x.Command, "--server", o.server)
+		}
 	}
 	return x, nil
 }

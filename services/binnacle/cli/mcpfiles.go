@@ -30,8 +30,8 @@ func (s *listedServer) leaveOut(given bool) string {
 	return ""
 }
 
-// readServers returns the servers of a configuration with the member mcpServers, sorted by
-// name, or the one of a server.json of the official registry.
+// readServers returns the servers of a configuration with the member mcpServers, sorted by name, or
+// the server that a server.json of the official registry describes.
 func readServers(b []byte) ([]listedServer, error) {
 	var doc struct {
 		Servers map[string]struct {

@@ -18,6 +18,7 @@ type serverOptions struct {
 	from, class               string
 	bare, sse, perSession     bool
 	include, exclude, headers []string
+	renames, descriptions     []string
 	concurrency               int
 }
 
@@ -47,7 +48,9 @@ part of its name there. These commands are for operators of the mesh.`,
 	f.StringArrayVar(&o.include, "include", nil, "offer only this `TOOL`; may be repeated")
 	f.StringArrayVar(&o.exclude, "exclude", nil, "do not offer this `TOOL`; may be repeated")
 	f.StringArrayVar(&o.headers, "header", nil, "`NAME=SECRET`: send a header whose value is \"Bearer \" and the secret; may be repeated")
-	for _, name := range []string{"class", "concurrency", "include", "exclude", "header"} {
+	f.StringArrayVar(&o.renames, "rename", nil, "`TOOL=NAME`: offer a tool under this name; may be repeated")
+	f.StringArrayVar(&o.descriptions, "describe", nil, "`TOOL=TEXT`: replace the description of a tool; may be repeated")
+	for _, name := range []string{"class", "concurrency", "include", "exclude", "header", "rename", "describe"} {
 		complete(add, name, cobra.NoFileCompletions)
 	}
 	named := func(verb, short string) *cobra.Command {
@@ -66,7 +69,7 @@ part of its name there. These commands are for operators of the mesh.`,
 	return []*cobra.Command{add,
 		{
 			Use:               "list",
-			Short:             "List the MCP servers of the mesh and what they offer",
+			Short:             "List the MCP servers and the virtual servers of the mesh and what they offer",
 			Example:           "  binnacle mcp list\n  binnacle mcp list --output json",
 			Args:              takes(0, 0),
 			ValidArgsFunction: cobra.NoFileCompletions,
@@ -117,6 +120,20 @@ func settings(o *serverOptions, name, url string) (map[string]any, error) {
 		headers = append(headers, map[string]string{"name": header, "secret": secret, "prefix": "Bearer "})
 	}
 	set("headers", headers, headers != nil)
+	for _, x := range []struct {
+		flag, args, member string
+		given              []string
+	}{{"rename", "renames", "name", o.renames}, {"describe", "descriptions", "text", o.descriptions}} {
+		var all []map[string]string
+		for _, v := range x.given {
+			tool, value, ok := strings.Cut(v, "=")
+			if !ok {
+				return nil, fail(exitUsage, "--%s %q: want TOOL=%s, where TOOL is the name at the server", x.flag, v, strings.ToUpper(x.member))
+			}
+			all = append(all, map[string]string{"tool": tool, x.member: value})
+		}
+		set(x.args, all, all != nil)
+	}
 	return args, nil
 }
 
@@ -164,7 +181,7 @@ func importServers(ctx context.Context, c *env, o *serverOptions, name string) e
 	})
 }
 
-// listServers prints the MCP servers of the mesh.
+// listServers prints the MCP servers and the virtual servers of the mesh.
 func listServers(ctx context.Context, c *env) error {
 	c.operator = true
 	raw, err := c.governed(ctx, "mcp.list", map[string]any{})
@@ -176,6 +193,11 @@ func listServers(ctx context.Context, c *env) error {
 			Name, URL, Transport, Sessions string
 			Tools                          []struct{ Approved bool }
 			Health                         struct{ Error string }
+		}
+		Virtual []struct {
+			Name     string
+			Approved bool
+			Offers   []string
 		}
 	}
 	if err := json.Unmarshal(raw, &doc); err != nil {
@@ -191,6 +213,13 @@ func listServers(ctx context.Context, c *env) error {
 				}
 			}
 			g.Add(s.Name, s.URL, s.Transport, fmt.Sprint(len(s.Tools)), fmt.Sprint(changed), cmp.Or(s.Health.Error, "-"))
+		}
+		for _, v := range doc.Virtual {
+			changed := "1"
+			if v.Approved {
+				changed = "0"
+			}
+			g.Add(v.Name, "/mcp?server="+v.Name, "virtual", fmt.Sprint(len(v.Offers)), changed, "-")
 		}
 	})
 }

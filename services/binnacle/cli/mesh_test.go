@@ -7,14 +7,28 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/contexts"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring/keyringtest"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/manual"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
+
+// TestMain runs the command line instead of the tests if BINNACLE_TEST_MAIN is set, so
+// that a shell can call this program as binnacle.
+func TestMain(m *testing.M) {
+	if os.Getenv("BINNACLE_TEST_MAIN") != "" {
+		os.Exit(Main(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
 
 // invoke runs one command with empty standard input and returns its exit code and
 // outputs.
@@ -22,7 +36,7 @@ func invoke(t *testing.T, args ...string) (code int, out, errOut string) {
 	return invokeWith(t, "", args...)
 }
 
-// invokeWith runs one command with the standard input in, and returns its exit code and
+// invokeWith runs one command with in as standard input, and returns its exit code and
 // outputs.
 func invokeWith(t *testing.T, in string, args ...string) (code int, out, errOut string) {
 	t.Helper()
@@ -72,7 +86,8 @@ func alone(t *testing.T) {
 const packs = `[{"name":"cmd.upper","version":"v1","description":"Upper case."},{"name":"cmd.spin","version":"v2","description":"Spins."}]`
 
 // TestTables checks that an empty list is printed as nothing by default and as a heading
-// line with --output table, and that the command tools prints its list in each format.
+// line with --output table, and that the command tools prints its list in each format. Each
+// command that is named list, runs or schedules has an entry, or a check of its own below.
 func TestTables(t *testing.T) {
 	alone(t)
 	lists := map[string]struct{ path, empty, heading string }{
@@ -80,6 +95,7 @@ func TestTables(t *testing.T) {
 		"approvals list":    {"/api/v1/approvals", "[]", "CALL "},
 		"key list":          {"/api/v1/keys", "[]", "ID "},
 		"principals list":   {"/api/v1/identities", "{}", "PRINCIPAL "},
+		"members list":      {"/api/v1/identities", "{}", "ID "},
 		"roles list":        {"/api/v1/identities", "{}", "PRINCIPAL "},
 		"delegations list":  {"/api/v1/identities", "{}", "ID "},
 		"session list":      {"/api/v1/identities", "{}", "SESSION "},
@@ -93,9 +109,34 @@ func TestTables(t *testing.T) {
 		"events list":       {"/api/v1/events", "", "   SEQ  TIME "},
 		"search actor=none": {"/api/v1/search", "", "   SEQ  TIME "},
 		"context list":      {"/", "", "IN USE "},
+
+		"artifact list":      {"/api/v1/artifacts", "[]", "ARTIFACT "},
+		"job list":           {"/api/v1/calls", "[]", "CALL "},
+		"pack list":          {"/api/v1/packs", "[]", "NAME "},
+		"pipeline list":      {"/api/v1/pipelines", "[]", "PIPELINE "},
+		"pipeline runs":      {"/api/v1/pipelines/runs", "[]", "RUN "},
+		"pipeline schedules": {"/api/v1/pipelines/schedules", "[]", "SCHEDULE "},
+		"mcp list":           {"", `{"servers":[],"virtual":[]}`, "NAME "},
+		"secret list":        {"", `{"secrets":[]}`, "NAME "},
+		"sandbox list":       {"", `{"sandboxes":[]}`, "SANDBOX "},
+		"image list":         {"", `{"images":[]}`, "DIGEST "},
 	}
+	checked := map[string]bool{"secret access list": true, "trust operator list": true} // below
+	for line := range lists {
+		checked[line] = true
+	}
+	manual.Walk(testRoot(), func(cmd *cobra.Command) {
+		_, line, _ := strings.Cut(cmd.CommandPath(), " ")
+		if slices.Contains([]string{"list", "runs", "schedules"}, cmd.Name()) && !checked[line] {
+			t.Errorf("%s has no entry", line)
+		}
+	})
 	for line, x := range lists {
-		addr, _ := answers(t, map[string]string{"GET " + x.path: x.empty})
+		docs := map[string]string{"GET " + x.path: x.empty}
+		if x.path == "" { // the output of a call
+			docs = map[string]string{"POST /api/v1/calls": `{"output":` + x.empty + `,"status":"succeeded"}`}
+		}
+		addr, _ := answers(t, docs)
 		args := append(strings.Fields(line), "--addr", addr, "--token", "good")
 		if code, out, errOut := invoke(t, args...); code != exitOK || out != "" {
 			t.Errorf("%s: %d %q %s", line, code, out, errOut)
@@ -105,7 +146,20 @@ func TestTables(t *testing.T) {
 			t.Errorf("%s --output table: %d %q %s", line, code, out, errOut)
 		}
 	}
-	addr, _ := answers(t, map[string]string{"GET /api/v1/packs": packs})
+	addr, _ := answers(t, map[string]string{"POST /api/v1/calls": `{"output":{"default":"deny","entries":[],"listed":[]},"status":"succeeded"}`})
+	for form, want := range map[string]string{"": "default  not listed  deny", "table": "ID "} { // the default is always listed
+		if code, out, errOut := invoke(t, "secret", "access", "list", "--addr", addr, "--token", "good", "--output="+form); code != exitOK || !strings.HasPrefix(out, want) {
+			t.Errorf("secret access list --output=%s: %d %q %s", form, code, out, errOut)
+		}
+	}
+	data := t.TempDir()
+	keyringtest.Released(t, filepath.Join(data, "keys"), "default") // the ring of a release without operators
+	for form, want := range map[string]string{"": "", "table": "OPERATOR "} {
+		if code, out, errOut := invoke(t, "trust", "operator", "list", "--data", data, "--output="+form); code != exitOK || want == "" && out != "" || !strings.HasPrefix(out, want) {
+			t.Errorf("trust operator list --output=%s: %d %q %s", form, code, out, errOut)
+		}
+	}
+	addr, _ = answers(t, map[string]string{"GET /api/v1/packs": packs})
 	for form, want := range map[string]string{
 		"":      "cmd.upper                v1   Upper case.\ncmd.spin                 v2   Spins.\n",
 		"table": "NAME                     VERSION  DESCRIPTION\ncmd.upper                v1       Upper case.\ncmd.spin                 v2       Spins.\n",
@@ -123,9 +177,9 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestStreams checks that events list prints a row for each event, one list in JSON and
-// YAML, and one document per line in JSON Lines, and that events tail prints one
-// document per event in JSON and YAML.
+// TestStreams checks the row of an event that events list prints, that it prints one list in JSON
+// and YAML, and one document per line in JSON Lines, and that events tail prints one document per
+// event in JSON and YAML.
 func TestStreams(t *testing.T) {
 	alone(t)
 	event := `{"seq":7,"event":{"time":"2026-11-22T00:00:00.000000Z","type":"dev.binnacle.gateway.call_proposed.v1","source":"gw1","session":"s-x1","callid":"c-1","actor":"a"}}`
@@ -147,7 +201,8 @@ func TestStreams(t *testing.T) {
 }
 
 // TestDidYouMean checks that the error about an unknown tool or model lists similar
-// names, if there are any, in the text and in the JSON document.
+// names, if there are any, in the text and in the JSON document, and that the note about a
+// key for models that do not exist does.
 func TestDidYouMean(t *testing.T) {
 	alone(t)
 	addr, _ := answers(t, map[string]string{
@@ -157,6 +212,7 @@ func TestDidYouMean(t *testing.T) {
 		"POST /api/v1/decide":        `{"error":{"code":"denied","reason_code":"UNKNOWN_TOOL","message":"denied by policy: UNKNOWN_TOOL"}}`,
 		"GET /api/v1/packs/cmd.sipn": `{"error":{"code":"not_found","message":"no such tool"}}`,
 		"POST /v1/chat/completions":  `{"error":{"code":"model_not_found","message":"no such model"}}`,
+		"POST /api/v1/keys":          `{"key":"bk-1"}`,
 	})
 	for _, x := range []struct {
 		line, want string
@@ -169,9 +225,16 @@ func TestDidYouMean(t *testing.T) {
 		{"policy approve-tool cmd.sipn", "no such tool; did you mean cmd.spin?\n", exitFailed},
 		{"chat --model demo/ehco hi", "no such model; did you mean demo/echo?\n", exitFailed},
 		{"chat --model unknown/nothing hi", "no such model\n", exitFailed},
+		{"conform --level L1 --tool cmd.uper", "gates do not hold; there is no tool cmd.uper; did you mean cmd.upper?\n", exitFailed},
+		{"conform --level L1 --model demo/ehco", "gates do not hold; there is no model demo/ehco; did you mean demo/echo?\n", exitFailed},
+		{"conform --level L1", "gates do not hold\n", exitFailed},
+		{"conform --level L1 --tool rm.everything", "gates do not hold\n", exitFailed},
+		{"key create k --model demo/ehco --model acme/*", "note: --model demo/ehco allows no model of the mesh; did you mean demo/echo?\nbk-1\n", exitOK},
+		{"key create k --model acm/*", "note: --model acm/* allows no model of the mesh; did you mean acme?\nbk-1\n", exitOK},
+		{"key create k --model demo/echo --model */large --model unknown/nothing", "bk-1\n", exitOK},
 	} {
 		code, out, errOut := invoke(t, append(strings.Fields(x.line), "--addr", addr, "--token", "good")...)
-		if code != x.code || !strings.Contains(out+errOut, x.want) {
+		if code != x.code || !strings.Contains(errOut+out, x.want) || strings.Contains(errOut, "mean") != strings.Contains(x.want, "mean") {
 			t.Errorf("%s: %d\n%s%s", x.line, code, out, errOut)
 		}
 	}
@@ -248,7 +311,10 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestCompletionScripts checks that each shell has a script that names the program.
+// TestCompletionScripts checks that each shell has a script that names the program, and
+// runs the script of bash: it has no syntax error, and completes a command and the value
+// of a flag. Neither zsh nor fish nor PowerShell is among the programs that the tests
+// require, so of their scripts only that text is checked.
 func TestCompletionScripts(t *testing.T) {
 	for shell, want := range map[string]string{"bash": "complete -o default -F __start_binnacle binnacle", "zsh": "#compdef binnacle", "fish": "complete -c binnacle", "powershell": "Register-ArgumentCompleter"} {
 		code, out, errOut := invoke(t, "completion", shell)
@@ -256,11 +322,39 @@ func TestCompletionScripts(t *testing.T) {
 			t.Errorf("%s: %d %s\n%.300s", shell, code, errOut, out)
 		}
 	}
+	_, script, _ := invoke(t, "completion", "bash")
+	path := filepath.Join(t.TempDir(), "binnacle.bash")
+	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("bash", "-n", path).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// The script needs _get_comp_words_by_ref of the package bash-completion, and compopt,
+	// which works in an interactive shell alone; functions take their places. The program
+	// that it calls is this test; see TestMain.
+	const run = `
+_get_comp_words_by_ref() { cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
+compopt() { :; }
+binnacle() { BINNACLE_TEST_MAIN=1 "$TEST_PROGRAM" "$@"; }
+source "$TEST_SCRIPT"
+COMP_LINE=$* COMP_POINT=${#COMP_LINE} COMP_TYPE=9 COMP_WORDS=("$@") COMP_CWORD=$(($#-1))
+__start_binnacle
+printf '%s\n' "${COMPREPLY[@]}"
+`
+	for line, want := range map[string]string{"binnacle compl": "completion", "binnacle tools --output js": "json jsonl", "binnacle context set x --ad": "--addr"} {
+		cmd := exec.Command("bash", append([]string{"-c", run, "bash"}, strings.Fields(line)...)...)
+		cmd.Env = append(os.Environ(), "TEST_SCRIPT="+path, "TEST_PROGRAM="+os.Args[0])
+		out, err := cmd.CombinedOutput()
+		if got := strings.Join(strings.Fields(string(out)), " "); err != nil || got != want {
+			t.Errorf("%q completes to %q, want %q: %v", line, got, want, err)
+		}
+	}
 }
 
-// TestContexts checks that contexts can be added, selected, listed and removed, that
-// unknown contexts, missing addresses, and missing, malformed or rejected tokens are
-// errors, and that no token is printed.
+// TestContexts checks that contexts can be added, selected, listed and removed, that unknown
+// contexts, missing addresses, and missing, malformed or rejected tokens are errors, and that a
+// stored token is never printed.
 func TestContexts(t *testing.T) {
 	alone(t)
 	addr, tokens := answers(t, map[string]string{"GET /api/v1/packs": packs})
@@ -394,10 +488,10 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestOperatorToken checks the token of an operator's requests: that of --token, of a
-// context that the command line names, of BINNACLE_OPERATOR_TOKEN, of BINNACLE_TOKEN, of
-// the context that BINNACLE_CONTEXT names, or of a file in DATA, in this order. It also
-// checks that other requests never have the operator's token.
+// TestOperatorToken checks the token of an operator's requests: that of --token, of a context that
+// the command line names, of BINNACLE_OPERATOR_TOKEN, of BINNACLE_TOKEN, of the context that
+// BINNACLE_CONTEXT names, or of a file in DATA. It checks their precedence for some pairs of them,
+// and that other requests do not have the operator's token.
 func TestOperatorToken(t *testing.T) {
 	alone(t)
 	path, err := contexts.Path()
@@ -478,7 +572,8 @@ func TestOperatorRequests(t *testing.T) {
 		"policy rollback p0":                     "good",
 		"policy rollback p1":                     "usual",
 		"policy simulate DIR/overlay.json":       "good",
-		"policy explain c-1":                     "good",
+		"policy explain c-1":                     "usual",
+		"why c-1":                                "usual",
 		"replay":                                 "good",
 		"replay --until 3":                       "good",
 		"export --ledger":                        "good",
@@ -522,9 +617,9 @@ func TestBrokenContexts(t *testing.T) {
 	}
 }
 
-// TestHelp checks that every way to request help prints it on standard output and
-// results in exit code 0, that no line except usage and examples is longer than
-// helpWidth+2 characters, and that --json prints the same text in a document.
+// TestHelp checks that help, --help, -h and -help print help on standard output and exit with code
+// 0, that no line except usage and examples is longer than helpWidth+2 characters, and that --json
+// prints the same text in a document.
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}, {"-help"}, {"help", "policy"}, {"policy", "activate", "--help"}, {"policy", "-h"}, {"call", "-help"}} {
 		code, out, errOut := invoke(t, args...)

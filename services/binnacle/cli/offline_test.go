@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
@@ -140,7 +141,7 @@ func TestOfflineKeys(t *testing.T) {
 		{"tenant create acme/shop", exitUsage, `^$`, "ORGANIZATION/PROJECT/ENVIRONMENT"},
 		{"tenant create acme/shop/prod", exitUsage, `^$`, "--admin"},
 		{"tenant create acme/Shop/prod --admin a", exitUsage, `^$`, `project "Shop"`},
-		{"tenant quota acme_shop_prod", exitUsage, `^$`, "at least one of --quota-in-flight"},
+		{"tenant quota acme_shop_prod", exitUsage, `^$`, "at least one of --quota-artifact-bytes"},
 		{"tenant export a --mint-token --token x", exitUsage, `^$`, "contradict"},
 		{"provision --print-config --nats-listen 127.0.0.1:1", exitOK, `127.0.0.1:1`, ""},
 		{"verify DATA/nosuch.tar --root DATA/nosuch", exitUsage, `^$`, "no trusted root"},
@@ -191,13 +192,13 @@ func TestOfflineKeys(t *testing.T) {
 // values and missing files are errors.
 func TestMeshConfig(t *testing.T) {
 	alone(t)
-	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "JOB_WEBHOOK", "VAULT_KEK", "VAULT_KEK_FILE", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
+	for _, name := range []string{"PACKS", "CONTAINERD", "LLM", "CAPTURE", "DURABILITY", "TLS_CERT", "TLS_KEY", "NATS_TLS_CERT", "NATS_TLS_KEY", "MIRROR", "APPROVAL_WEBHOOK", "APPROVAL_PAGE", "JOB_WEBHOOK", "VAULT_KEK", "VAULT_KEK_FILE", "CONFIG_FILE", "NOOP", "POLICY", "LOG"} {
 		t.Setenv("BINNACLE_"+name, "")
 	}
 	llm := filepath.Join(t.TempDir(), "llm.json")
 	write(t, filepath.Dir(llm), map[string]string{"llm.json": `{"surplus":1}`, "kek": strings.Repeat("00", 32) + "\n", "mesh.yaml": "data: /f\ngateway: {capture: hashed}\nnats: {max_store: 64MiB}\n"})
 	file := filepath.Join(filepath.Dir(llm), "mesh.yaml")
-	base := mesh.Config{Dir: "data", Addr: "127.0.0.1:8080", Capture: "plain", MaxStore: 1e12, ArtifactQuota: 1e11, Warm: 4, EgressHosts: []string{"*"}, Sandboxes: sessionrunner.HeldConfig{Max: 8, PerTenant: 4}}
+	base := mesh.Config{Dir: "data", Addr: "127.0.0.1:8080", Capture: "plain", MaxStore: 1e12, ClientCerts: "off", ACME: config.ACME{Directory: "https://acme-v02.api.letsencrypt.org/directory", Challenge: "tls-alpn-01", HTTPListen: "0.0.0.0:80"}, ArtifactQuota: 1e11, Warm: 4, EgressHosts: []string{"*"}, OIDC: config.OIDC{Scopes: []string{"openid"}, Groups: "groups"}, Sandboxes: sessionrunner.HeldConfig{Max: 8, PerTenant: 4}}
 	with := func(change func(*mesh.Config)) mesh.Config { c := base; change(&c); return c }
 	base.Runs, base.Queue = 16, 256
 	for _, x := range []struct {
@@ -259,9 +260,9 @@ func TestMeshConfig(t *testing.T) {
 	}
 }
 
-// TestStory checks that each format shows the events of a story, that Mermaid, DOT and
-// SVG escape reserved characters, that Mermaid and DOT show the edges from causes, and
-// that the text omits events before the call.
+// TestStory checks that each format shows an event of a story, that Mermaid, DOT and SVG
+// escape reserved characters, that Mermaid and DOT show the edges from causes, and that the
+// text omits events before the call.
 func TestStory(t *testing.T) {
 	s := &story{CallID: "c-1", Nodes: []chapter{
 		{ID: "e-0", Name: "before", Says: "before this call"},
@@ -288,8 +289,8 @@ func TestStory(t *testing.T) {
 }
 
 // TestReplayReport checks that the report about a view that differs contains the first
-// differing line, that the report names views that were not compared, and that it lists
-// at most maxDifferences differences of decisions.
+// differing line, that the report states why a view was not compared, and that it lists at
+// most maxDifferences differences of decisions.
 func TestReplayReport(t *testing.T) {
 	for _, x := range []struct{ live, rebuilt, where string }{
 		{"a\nb\n", "a\nb\n", ""},

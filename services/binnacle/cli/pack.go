@@ -35,8 +35,8 @@ func newPackCmd(c *env) *cobra.Command {
 	run.Use, run.Short, run.Example = "run NAME [ARGS-JSON]", "Call a pack and print its output", "  binnacle pack run image.convert '{\"image_b64\":\"…\",\"format\":\"png\"}'"
 	return group(&cobra.Command{
 		Use:     "pack COMMAND",
-		Short:   "Show, run, write, check and test packs",
-		Long:    "Show and run the packs of the mesh, and write, check and test packs in a folder.",
+		Short:   "Show, run, write, check, test and install packs",
+		Long:    "Show and run the packs of the mesh, write, check and test packs in a folder,\nand install signed archives of packs.",
 		Example: "  binnacle pack list\n  binnacle pack new count --language python --packs packs\n  binnacle pack validate packs",
 	}, list, &cobra.Command{
 		Use:               "info NAME",
@@ -45,7 +45,7 @@ func newPackCmd(c *env) *cobra.Command {
 		Args:              takes(1, 1),
 		ValidArgsFunction: completeTools(c),
 		RunE:              func(cmd *cobra.Command, args []string) error { return packInfo(cmd.Context(), c, args[0]) },
-	}, run, newPackNewCmd(c), newPackValidateCmd(c), newPackTestCmd(c))
+	}, run, newPackNewCmd(c), newPackValidateCmd(c), newPackTestCmd(c), newPackKeyCmd(c), newPackArchiveCmd(c), newPackInstallCmd(c), newPackUninstallCmd(c), newPackApproveCmd(c))
 }
 
 // packInfo prints the document of one tool.

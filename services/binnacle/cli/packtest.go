@@ -62,7 +62,9 @@ is called only with --connect.`,
 	return cmd
 }
 
-// testPacks prints the result of each example, and returns an error if one has failed.
+// testPacks prints the result of each example of the named packs, or of all packs if names is
+// empty, and returns an error if one has failed. It prints nothing if a pack in the folder is
+// invalid or a name is unknown.
 func testPacks(ctx context.Context, c *env, o *packTestOptions, dir string, names []string) error {
 	packs, problems := sessionrunner.CheckPacks(dir, o.images)
 	if len(problems) > 0 {

@@ -71,8 +71,9 @@ where services have keys of their own, --distribute copies it to the gateways.`,
 // is no terminal.
 const maxHidden = 64 << 10
 
-// readHidden prompts with what and reads one line without echo on a terminal. It reads all
-// of another standard input, and returns an error if that has more than maxHidden bytes.
+// readHidden reads one line without echo if standard input is a terminal, after a prompt with the
+// text what. Otherwise it reads all of standard input, and returns an error if that has more than
+// maxHidden bytes.
 func readHidden(c *env, what string) ([]byte, error) {
 	if f, ok := c.in.(*os.File); ok && output.Terminal(f) {
 		fmt.Fprintf(c.errOut, "%s: ", what)
@@ -86,7 +87,8 @@ func readHidden(c *env, what string) ([]byte, error) {
 	return b, err
 }
 
-// readSecret reads one line from standard input, without echo on a terminal.
+// readSecret reads one line from standard input, without echo on a terminal. It is an error
+// if the line is empty.
 func readSecret(c *env, what string) (string, error) {
 	b, err := readHidden(c, what)
 	if err != nil {

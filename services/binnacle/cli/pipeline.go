@@ -21,7 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
-// newPipelineCmd returns the command pipeline, which checks and runs pipelines.
+// newPipelineCmd returns the command pipeline, whose subcommands list, check, run, schedule,
+// show and cancel pipelines.
 func newPipelineCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "pipeline COMMAND",
@@ -30,13 +31,14 @@ func newPipelineCmd(c *env) *cobra.Command {
 calls a pack with the outputs of earlier steps. A run goes on after a restart of the
 mesh; each of its steps is decided by policy and has a receipt.`,
 		Example: "  binnacle pipeline list\n  binnacle pipeline validate report.json\n  binnacle pipeline run report.json --input topic=tides --session s-report",
-	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c), newPipelineRunsCmd(c), newPipelineShowCmd(c), newPipelineGraphCmd(c), newPipelineCancelCmd(c), newPipelineScheduleCmd(c))
+	}, newPipelineListCmd(c), newPipelineValidateCmd(c), newPipelineRunCmd(c), newPipelineRunsCmd(c), newPipelineShowCmd(c), newPipelineGraphCmd(c), newPipelineCancelCmd(c), newPipelineScheduleCmd(c), newPipelineSchedulesCmd(c))
 }
 
-// The paths of pipelines and their runs.
+// The paths of pipelines, their runs and their schedules.
 const (
 	pipelinesPath = "/api/v1/pipelines"
 	runsPath      = pipelinesPath + "/runs"
+	schedulesPath = pipelinesPath + "/schedules"
 )
 
 // builtInPipelines returns the built-in pipelines of the mesh.
@@ -108,8 +110,8 @@ func newPipelineValidateCmd(c *env) *cobra.Command {
 	}
 }
 
-// pipelineInputs returns the inputs that flags NAME=VALUE state. A value that is JSON counts
-// as such, any other as text.
+// pipelineInputs parses inputs of the form NAME=VALUE and returns the values by name. A value
+// that is valid JSON is sent as JSON, any other as a string.
 func pipelineInputs(pairs []string) (map[string]any, error) {
 	out := map[string]any{}
 	for _, p := range pairs {
@@ -126,7 +128,8 @@ func pipelineInputs(pairs []string) (map[string]any, error) {
 	return out, nil
 }
 
-// pipelineOptions are the flags of pipeline run.
+// pipelineOptions are the flags of pipeline run and pipeline schedule. The latter does not have
+// async.
 type pipelineOptions struct {
 	inputs  []string
 	session string
@@ -345,7 +348,7 @@ func newPipelineScheduleCmd(c *env) *cobra.Command {
 		Use: "schedule FILE|NAME", Short: "Run a pipeline at the times of a schedule",
 		Long: `Run a pipeline, from a file or a built-in one, at the times of a schedule, and print the id
 of the schedule. The schedule is a call that lasts up to 31 days; 'binnacle job cancel' ends
-it. Each run is a call of its own and is decided by policy when it begins. No run begins while
+it, and 'binnacle pipeline schedules' lists it. Each run is a call of its own and is decided by policy when it begins. No run begins while
 the one before is in progress.`,
 		Example: "  binnacle pipeline schedule report.json --cron '30 6 * * MON-FRI' --timezone Europe/Berlin --session s-report",
 		Args:    takes(1, 1),
@@ -377,5 +380,38 @@ the one before is in progress.`,
 	f.StringArrayVar(&o.inputs, "input", nil, "input `NAME=VALUE` of each run, as JSON or text; may be repeated")
 	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…), or its id")
 	f.DurationVar(&o.timeout, "time-limit", 31*24*time.Hour, "time for which the schedule lasts, at most 744h")
+	return cmd
+}
+
+func newPipelineSchedulesCmd(c *env) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use: "schedules [SCHEDULE]", Short: "List the newest schedules of pipelines, or show one",
+		Long: `List the newest schedules of pipelines with their next times, those that go on before
+those that have ended, or show one.`,
+		Example: "  binnacle pipeline schedules\n  binnacle pipeline schedules c-ABC --json", Args: takes(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			var all []work.PipelineSchedule
+			var doc any
+			if len(pos) == 0 {
+				if err := c.get(cmd.Context(), schedulesPath+"?limit="+strconv.Itoa(limit), &all); err != nil {
+					return err
+				}
+				doc = all
+			} else {
+				var one work.PipelineSchedule
+				if err := c.get(cmd.Context(), schedulesPath+"/"+url.PathEscape(pos[0]), &one); err != nil {
+					return err
+				}
+				all, doc = []work.PipelineSchedule{one}, one
+			}
+			return c.table(doc, []output.Column{{Heading: "SCHEDULE", Min: 28}, {Heading: "PIPELINE", Min: 16}, {Heading: "TIMES", Min: 16}, {Heading: "STATUS", Min: 10}, {Heading: "RUNS", Min: 5}, {Heading: "SKIPPED", Min: 7}, {Heading: "NEWEST RUN", Min: 28}, {Heading: "NEXT"}}, func(g *output.Grid) {
+				for _, s := range all {
+					g.Add(s.Schedule, s.Pipeline, strings.TrimSpace(s.Cron+" "+s.Timezone), s.Status, strconv.FormatInt(s.Runs, 10), strconv.FormatInt(s.Skipped, 10), cmp.Or(s.NewestRun, s.NewestSkipped), s.Next)
+				}
+			})
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 50, "greatest `NUMBER` of schedules")
 	return cmd
 }

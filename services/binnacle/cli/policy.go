@@ -36,7 +36,7 @@ files work offline; the other commands require a mesh.`,
 		&cobra.Command{
 			Use:               "explain CALL",
 			Short:             "Show the answer of each layer to a recorded call",
-			Long:              "Show the answer of each layer to a recorded call. This reads the ledger of all\ntenants, so it needs an operator's token.",
+			Long:              "Show the answer of each layer to a recorded call. This needs a token with the\nscope audit:read.",
 			Example:           "  binnacle policy explain c-0123456789",
 			Args:              takes(1, 1),
 			ValidArgsFunction: cobra.NoFileCompletions,

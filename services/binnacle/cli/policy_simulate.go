@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -114,33 +115,37 @@ func simulatePolicy(ctx context.Context, c *env, path string, o *simulateOptions
 	})
 }
 
+// explanation is how policy decided a call, as the gateway returns it.
+type explanation struct {
+	Session   string      `json:"session_id"`
+	From      uint64      `json:"from"`
+	To        uint64      `json:"to"`
+	Decisions []explained `json:"decisions"`
+}
+
+// explained is one recorded decision with the result of each of its parts.
+type explained struct {
+	Decision *contract.Decision `json:"decision"`
+	Steps    []guard.Step       `json:"steps"`
+}
+
+// explain returns the decisions on a call, each with its steps. The mesh decides the call again to
+// determine the steps.
+func explain(ctx context.Context, c *env, call string) (x explanation, err error) {
+	return x, c.get(ctx, "/api/v1/calls/"+url.PathEscape(call)+"/explanation", &x)
+}
+
 // explainCall prints the steps of a recorded call's decisions.
 func explainCall(ctx context.Context, c *env, call string) error {
-	type explained struct {
-		Decision *contract.Decision `json:"decision"`
-		Steps    []guard.Step       `json:"steps"`
-	}
-	found := []explained{}
-	_, err := eachDecision(ctx, c, func(st *recorded.State, e *contract.Event, d *contract.Decision, args []byte) error {
-		if d.CallID != call {
-			return nil
-		}
-		steps, err := st.Explain(ctx, e, d, args)
-		if err != nil {
-			return err
-		}
-		copied := *d
-		found = append(found, explained{&copied, steps})
-		return nil
-	})
+	x, err := explain(ctx, c, call)
 	if err != nil {
 		return err
 	}
-	if len(found) == 0 {
+	if len(x.Decisions) == 0 {
 		return fail(exitFailed, "no decision on call %s is recorded", call)
 	}
-	return c.print(found, func() {
-		for _, x := range found {
+	return c.print(x.Decisions, func() {
+		for _, x := range x.Decisions {
 			d := x.Decision
 			fmt.Fprintf(c.out, "%s  %s by %s: %s %s\n  facts %s\n", d.CallID, d.Kind, d.Actor, d.Verdict, d.ReasonCode, d.Facts)
 			for _, s := range x.Steps {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/healthcheck"
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
@@ -72,7 +73,7 @@ service.`,
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
-			if run.AskHealth("provision") != 0 {
+			if healthcheck.Check("provision") != 0 {
 				return errors.New("no provisioner on this host, or the server is not as declared")
 			}
 			return nil
@@ -82,8 +83,9 @@ service.`,
 }
 
 // runProvision provisions the NATS server and publishes the keys of the ring until ctx is
-// done; see mesh.Provisioner. With --print-config it only prints the server's
-// configuration.
+// done; see mesh.Provisioner. With --print-config it prints the server's configuration
+// instead, and adds to the ring the keys that the configuration needs and the ring lacks; see
+// printServerConfig.
 func runProvision(ctx context.Context, c *env, o *provisionOptions) error {
 	if o.file == "" {
 		o.file = run.ConfigFile()
@@ -112,7 +114,7 @@ func runProvision(ctx context.Context, c *env, o *provisionOptions) error {
 	if err != nil {
 		return err
 	}
-	p := mesh.Provisioner{Dialer: bus.Dialer{URL: x.NATS.URL, CA: cmp.Or(x.NATS.CA, run.NATSCA(o.keys))}, Ring: ring, Replicas: x.NATS.Replicas, Mirror: x.NATS.Mirror, Starting: run.NewStarting()}
+	p := mesh.Provisioner{Dialer: bus.Dialer{URL: x.NATS.URL, CA: cmp.Or(x.NATS.CA, run.NATSCA(o.keys))}, Ring: ring, Replicas: x.NATS.Replicas, Mirror: x.NATS.Mirror, MaxArtifacts: int64(x.NATS.MaxArtifacts), Starting: run.NewStarting()}
 	go run.AnswerHealth("provision", p.Provisioned, p.Starting)
 	return p.Run(ctx, func() {
 		process.Ready.Store(true)
@@ -120,7 +122,9 @@ func runProvision(ctx context.Context, c *env, o *provisionOptions) error {
 	})
 }
 
-// printServerConfig prints the configuration of an external NATS server.
+// printServerConfig prints the configuration of an external NATS server. It adds the NATS
+// identities of the mirrors and, for a cluster, the cluster's secret to the ring, if the ring lacks
+// them.
 func printServerConfig(c *env, ring *keyring.Ring, o *provisionOptions) error {
 	s := bus.ServerOptions{StoreDir: o.store, Listen: o.listen, HTTP: o.monitor, SyncAlways: o.power, TLSCert: o.natsCert, TLSKey: o.natsKey}
 	if o.clusterServer != "" {

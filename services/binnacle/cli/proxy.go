@@ -72,7 +72,7 @@ func embedMesh(ctx context.Context, c *env, o *meshOptions) (*mesh.Mesh, error) 
 		stop()
 		return nil, err
 	}
-	c.target, c.token = &target{addr: m.Addr, ca: os.Getenv("BINNACLE_CA")}, m.Token
+	c.target, c.token = &target{addr: m.Addr, ca: os.Getenv("BINNACLE_CA"), cert: os.Getenv("BINNACLE_CLIENT_CERT"), key: os.Getenv("BINNACLE_CLIENT_KEY")}, m.Token
 	return m, nil
 }
 

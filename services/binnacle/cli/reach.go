@@ -22,6 +22,7 @@ const defaultAddr = "127.0.0.1:8080"
 type target struct {
 	addr      string
 	ca        string // PEM file of the authorities for the mesh's certificate; empty: the system's
+	cert, key string // PEM files of the certificate that the command presents to the mesh, and of its key; empty: none
 	refreshes bool   // the token of the context is renewed when it expires
 	token     string // token of the context; empty if no context is used or it has no token
 	context   string // name of the context that has the address addr; empty if none is used
@@ -39,10 +40,20 @@ func (c *env) mesh() *target {
 	return c.target
 }
 
+// targetOf returns the target of a context, without a token. The certificate to present is that of
+// the variables, if the context has none.
+func targetOf(x *contexts.Context) *target {
+	t := &target{addr: x.Addr, ca: x.CA, cert: x.ClientCert, key: x.ClientKey}
+	if t.cert == "" && t.key == "" {
+		t.cert, t.key = os.Getenv("BINNACLE_CLIENT_CERT"), os.Getenv("BINNACLE_CLIENT_KEY")
+	}
+	return t
+}
+
 // findMesh determines the target from the flags, the variables and the contexts.
 // Unreadable contexts are an error only if the command needs one; see target.err.
 func findMesh(c *env) *target {
-	t := &target{addr: c.addr, ca: os.Getenv("BINNACLE_CA")}
+	t := &target{addr: c.addr, ca: os.Getenv("BINNACLE_CA"), cert: os.Getenv("BINNACLE_CLIENT_CERT"), key: os.Getenv("BINNACLE_CLIENT_KEY")}
 	if t.addr == "" && c.context == "" {
 		t.addr = os.Getenv("BINNACLE_ADDR")
 	}
@@ -56,6 +67,9 @@ func findMesh(c *env) *target {
 		t.refreshes = x.Refresh != ""
 		if x.CA != "" && (t.ca == "" || c.context != "") {
 			t.ca = x.CA
+		}
+		if x.ClientCert != "" && (t.cert == "" || c.context != "") {
+			t.cert, t.key = x.ClientCert, x.ClientKey
 		}
 	}
 	if t.addr == "" {
@@ -175,21 +189,35 @@ func fileToken(c *env) (string, error) {
 
 // transport returns a transport that verifies the mesh's certificate against the
 // authorities in the target's PEM file, or against the system's authorities if it has
-// none.
+// none. If the mesh requests a certificate, the transport presents that of the target.
 func (c *env) transport() (*http.Transport, error) {
-	t := &http.Transport{}
-	file := c.mesh().ca
-	if file == "" {
-		return t, nil
+	to := c.mesh()
+	if to.ca == "" && to.cert == "" && to.key == "" {
+		return &http.Transport{}, nil
 	}
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fail(exitUsage, "certificate authority of the mesh: %v", err)
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if to.ca != "" {
+		pem, err := os.ReadFile(to.ca)
+		if err != nil {
+			return nil, fail(exitUsage, "certificate authority of the mesh: %v", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fail(exitUsage, "certificate authority of the mesh: %s contains no certificate", to.ca)
+		}
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fail(exitUsage, "certificate authority of the mesh: %s contains no certificate", file)
+	if (to.cert == "") != (to.key == "") {
+		return nil, fail(exitUsage, "certificate for the mesh: name both a certificate (BINNACLE_CLIENT_CERT, --client-cert) and its key (BINNACLE_CLIENT_KEY, --client-key)")
 	}
-	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
-	return t, nil
+	if to.cert != "" {
+		if _, err := tls.LoadX509KeyPair(to.cert, to.key); err != nil {
+			return nil, fail(exitUsage, "certificate for the mesh: %v", err)
+		}
+		// The files are read for each connection, because long commands outlive short certificates.
+		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(to.cert, to.key)
+			return &pair, err
+		}
+	}
+	return &http.Transport{TLSClientConfig: conf}, nil
 }

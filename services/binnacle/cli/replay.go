@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -105,8 +104,8 @@ type replayer struct {
 	trust trust.Registry
 	args  map[string]*contract.Content // arguments of proposed calls without a final decision, by call id
 	rep   replayReport
-	// findings passes on what is found about decisions and events to the report, in the
-	// order of the ledger. It is nil unless run is in progress.
+	// findings passes findings about decisions and events to the report, in the order of the
+	// ledger. It is nil unless run is in progress.
 	findings *ordered[finding]
 	// each, if set, is called for every decision on a proposed call, instead of the
 	// comparison; err is the error of reading args.
@@ -154,7 +153,7 @@ func (r *replayer) run(to uint64) error {
 	})
 	repeated()
 	if failed := beside.end(); failed != nil {
-		return failed // its entry is not after the one that ended the replay
+		return failed // its entry is not after the one at which the replay ended
 	}
 	if err != nil && !errors.Is(err, errEnd) {
 		return err
@@ -168,9 +167,9 @@ func (r *replayer) run(to uint64) error {
 // progress holds the times that determine when run draws the next progress bar.
 type progress struct{ began, last time.Time }
 
-// chunk applies the entries of a chunk until one of them fails or r.end stops the replay.
-// It returns the number of entries that it applied, including the one that failed; run
-// passes as many to the views that are built concurrently.
+// chunk applies the entries of a chunk until one of them fails or r.end stops the replay. It
+// returns the number of entries that it applied, including the one that failed; run passes
+// the same entries to the views that are built concurrently.
 func (r *replayer) chunk(c *chunk, to uint64, p *progress) (n int, err error) {
 	for i := range c.entries {
 		x := &c.entries[i]
@@ -261,7 +260,8 @@ func (r *replayer) open(tenant string, ref *contract.Content) ([]byte, error) {
 	var b bytes.Buffer
 	_, err := r.c.copyTo(r.ctx, &b, "/api/v1/contents/"+url.PathEscape(ref.Commitment)+"?size="+strconv.FormatInt(ref.Size, 10)+"&tenant="+url.QueryEscape(tenant))
 	if err != nil {
-		if strings.Contains(err.Error(), "erased") {
+		var gone *exitError
+		if errors.As(err, &gone) && gone.doc["code"] == contract.CodeNotFound {
 			return nil, contract.ErrErased
 		}
 		return nil, err

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -182,3 +183,28 @@ func (c *counting) Apply(en eventlog.Entry, e *contract.Event) error {
 }
 
 func (c *counting) Dump() ([]byte, error) { return nil, nil }
+
+// TestReplayOpen checks that replayer.open recognizes erased content by the error code of the
+// response, and neither by its status nor by the message.
+func TestReplayOpen(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		body   string
+		erased bool
+	}{
+		"erased":          {http.StatusNotFound, `{"error":{"code":"not_found","message":"no such thing"}}`, true},
+		"cannot be read":  {http.StatusServiceUnavailable, `{"error":{"code":"unavailable","message":"the store of erased objects does not respond"}}`, false},
+		"another service": {http.StatusNotFound, `erased`, false},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.body)
+		}))
+		defer srv.Close()
+		r := newReplayer(t.Context(), &env{target: &target{addr: srv.URL, token: "x"}}, "k-root")
+		_, err := r.open("t", &contract.Content{Commitment: "sha256:00", Size: 1, Store: contract.StoreObject})
+		if err == nil || errors.Is(err, contract.ErrErased) != c.erased {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -37,7 +37,8 @@ type chunk struct {
 const chunkEntries = 128
 
 // readLedger reads the entries of the ledger up to position to, adds them to lines, and
-// closes lines. It returns early if stop is closed.
+// closes lines. It returns early if stop is closed, or if reading fails; the last chunk then
+// has the error of reading.
 func readLedger(from io.Reader, to uint64, lines *ordered[chunk], stop <-chan struct{}) {
 	defer lines.close()
 	in := bufio.NewReaderSize(from, 1<<20)
@@ -74,36 +75,27 @@ func decodeChunk(first uint64, stored [][]byte, ended error) chunk {
 	return c
 }
 
-// decode decodes the call or the decision in the data of the event, if it has one.
+// decode decodes the call or the decision in the data of the event, if it has one. Audit's
+// view reports an alarm about an outcome that cannot be decoded, and about a decision that
+// policy did not append.
 func (x *replayed) decode() {
-	e := x.event
-	byPolicy := e.Service() == "policy"
-	switch {
-	case e.Name == contract.EventCallProposed:
+	if x.event.Name == contract.EventCallProposed {
 		var c contract.Call
-		if x.undecoded = contract.Decode(e.Data, &c); x.undecoded == nil {
+		if x.undecoded = contract.Decode(x.event.Data, &c); x.undecoded == nil {
 			x.call = &c
 		}
-	case !byPolicy: // not a decision, since policy did not append it; audit's view reports an alarm
-	case e.Name == contract.EventAllowed:
-		var a contract.Allowed
-		if x.undecoded = contract.Decode(e.Data, &a); x.undecoded == nil {
-			x.decision = &a.Decision
-		}
-	case e.Name == contract.EventEscalated:
-		var a contract.Escalated
-		if x.undecoded = contract.Decode(e.Data, &a); x.undecoded == nil {
-			x.decision = &a.Decision
-		}
-	case e.Name == contract.EventEffectRecorded:
-		var rec contract.Recorded
-		if contract.Decode(e.Data, &rec) == nil { // audit's view reports an alarm about one that cannot be decoded
-			x.decision = rec.Decision
-		}
+		return
+	}
+	d, err := contract.DecisionIn(x.event)
+	switch {
+	case err == nil:
+		x.decision = d
+	case x.event.Name != contract.EventEffectRecorded:
+		x.undecoded = err
 	}
 }
 
-// finding is what was found about a decision or another event.
+// finding is the result of checking a decision or another event.
 type finding struct {
 	redecided bool   // the decision was repeated, and is equal
 	erased    bool   // the decision could not be repeated; see replayReport.Erased

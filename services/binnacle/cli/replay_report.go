@@ -3,10 +3,7 @@ package cli
 import (
 	"bytes"
 	"fmt"
-	"strings"
 	"time"
-
-	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
 )
 
 // replayReport is the result of replay.
@@ -34,18 +31,12 @@ type viewResult struct {
 	NotCompared string `json:"not_compared,omitempty"`
 }
 
-// progress draws a progress bar on standard error, if that is a terminal.
+// progress draws a progress bar.
 func (r *replayer) progress(n, of uint64, began time.Time) {
-	if !output.Terminal(r.c.errOut) {
-		return
+	b := newBar(r.c)
+	if b.draw(n, of, fmt.Sprintf("%d/%d  %.0f events/s", n, of, float64(n)/time.Since(began).Seconds())); n == of && b.drawn {
+		fmt.Fprintln(b.to)
 	}
-	const width = 40
-	done := int(n * width / max(of, 1))
-	end := ""
-	if n == of {
-		end = "\n"
-	}
-	fmt.Fprintf(r.c.errOut, "\r[%s%s] %d/%d  %.0f events/s%s", strings.Repeat("=", done), strings.Repeat(" ", width-done), n, of, float64(n)/time.Since(began).Seconds(), end)
 }
 
 // compare compares a rebuilt view with the live view line by line, and adds the result

@@ -17,13 +17,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/mcp-router/mcprouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/work/work"
 )
 
 // declaredViews returns the views of the mesh: the views that services declare, and each
 // service's view of the key registry.
 func declaredViews() []view.Declaration {
-	out := slices.Concat(audit.Views(), gateway.Views(), policy.Views(), llmrouter.Views())
+	out := slices.Concat(audit.Views(), gateway.Views(), policy.Views(), llmrouter.Views(), sessionrunner.Views(), work.Views(), mcprouter.Views())
 	for _, s := range services.Names() {
 		out = append(out, view.Keys(s))
 	}
@@ -124,9 +127,8 @@ func (r *replayer) close() {
 	}
 }
 
-// applyViews applies an entry to the views that read it and have not reached the position
-// of the live view, except the views whose declaration sets Alone, which besides.apply
-// receives.
+// applyViews applies an entry to the views that read it and have not reached the position of the
+// live view, except the views whose declaration sets Alone, to which besides.apply applies it.
 func (r *replayer) applyViews(x *replayed) error {
 	if r.reads == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 )
 
 // TestDeclaredViews checks that services declare exactly the views of the registry, that
-// the reader of each view is declared for the bus, except for optional views and the
-// budget view, that each view can be created empty, and that two dumps of the empty view
+// the reader of each view is declared for the bus, except for the views of the key registry
+// and the budget view, that each view can be created empty, and that two dumps of the empty view
 // are equal.
 func TestDeclaredViews(t *testing.T) {
 	declared := declaredViews()
@@ -38,7 +38,7 @@ func TestDeclaredViews(t *testing.T) {
 			continue
 		}
 		_, service, _ := services.ViewAt(d.Path)
-		found := d.Optional // only the views of the key registry are optional, and every service has the reader of keys
+		found := d.Verb == services.KeysVerb // every service has the reader of keys
 		for _, s := range mesh.Declarations() {
 			for _, r := range s.Readers {
 				found = found || s.Service == service && r.Name == d.Reader.Name && slices.Equal(r.Filters, d.Reader.Filters)

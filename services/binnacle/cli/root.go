@@ -14,12 +14,12 @@ var families = []struct {
 	id, title string
 	verbs     []verb
 }{
-	{"run", "Run a mesh", []verb{newUpCmd, newInitCmd, newConfigCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
-	{"use", "Use a mesh", []verb{newCallCmd, newJobCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newPackCmd, newSandboxCmd, newArtifactCmd, newPipelineCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newHookCmd, newJudgeCmd,
+	{"run", "Run a mesh", []verb{newUpCmd, newInitCmd, newConfigCmd, newDoctorCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
+	{"use", "Use a mesh", []verb{newCallCmd, newJobCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newPackCmd, newSandboxCmd, newRunCmd, newArtifactCmd, newPipelineCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newHookCmd, newJudgeCmd,
 		newTokenCmd, newPasswordCmd, newDeviceCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
-	{"govern", "Govern a mesh", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newDelegationsCmd,
+	{"govern", "Govern a mesh", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newMembersCmd, newDelegationsCmd,
 		newBreakGlassCmd, newTrustCmd}},
-	{"prove", "Audit and verify", []verb{newEventsCmd, newSearchCmd, newWhyCmd, newReplayCmd, newExportCmd, newArchiveCmd, newVerifyCmd, newConformCmd,
+	{"prove", "Audit and verify", []verb{newEventsCmd, newSearchCmd, newWhyCmd, newReplayCmd, newExportCmd, newArchiveCmd, newForwardCmd, newAttestCmd, newVerifyCmd, newConformCmd,
 		newRecoverCmd, newWitnessCmd}},
 	{"line", "The command line", []verb{newLoginCmd, newLogoutCmd, newContextCmd, newCompletionCmd, newManualCmd, newDevCmd, newVersionCmd, newHelpCmd}},
 }

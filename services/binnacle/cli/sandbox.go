@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -43,7 +44,8 @@ type heldSandbox struct {
 	Ended    string `json:"ended"`
 }
 
-// sandboxCall calls a tool in a session, decodes the output into out, and returns it.
+// sandboxCall calls a tool in a session, decodes the call's output into out, and returns that
+// output. Without a name, the call has a session of its own.
 func sandboxCall(ctx context.Context, c *env, name, tool string, args, out any) (json.RawMessage, error) {
 	var doc struct {
 		Output json.RawMessage `json:"output"`
@@ -57,8 +59,8 @@ func sandboxCall(ctx context.Context, c *env, name, tool string, args, out any) 
 	return doc.Output, nil
 }
 
-// sandboxes returns the caller's sandboxes, if ended is set also those that
-// have ended.
+// sandboxes returns the caller's sandboxes. If ended is set, they include those that ended in the
+// last hour.
 func sandboxes(ctx context.Context, c *env, ended bool) ([]heldSandbox, error) {
 	var doc struct {
 		Sandboxes []heldSandbox `json:"sandboxes"`
@@ -262,6 +264,14 @@ func copyIn(ctx context.Context, c *env, file, id, path string) error {
 	if err != nil {
 		return err
 	}
+	if err := writeIn(ctx, c, in, id, path, data); err != nil {
+		return err
+	}
+	return c.print(map[string]any{"sandbox": id, "path": path, "bytes": len(data)}, func() {})
+}
+
+// writeIn writes data to the file path of the sandbox id, in calls of the session in.
+func writeIn(ctx context.Context, c *env, in, id, path string, data []byte) error {
 	for at := 0; at == 0 || at < len(data); at += filePart {
 		part := data[at:min(at+filePart, len(data))]
 		var done struct{}
@@ -269,7 +279,7 @@ func copyIn(ctx context.Context, c *env, file, id, path string) error {
 			return err
 		}
 	}
-	return c.print(map[string]any{"sandbox": id, "path": path, "bytes": len(data)}, func() {})
+	return nil
 }
 
 // copyOut writes a file of a sandbox to a local file.
@@ -278,6 +288,19 @@ func copyOut(ctx context.Context, c *env, id, path, file string) error {
 	if err != nil {
 		return err
 	}
+	data, err := readOut(ctx, c, in, id, path, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		return err
+	}
+	return c.print(map[string]any{"file": file, "bytes": len(data)}, func() {})
+}
+
+// readOut returns the content of the file path of the sandbox id, in calls of the session in. It
+// returns an error if the file has more than limit bytes.
+func readOut(ctx context.Context, c *env, in, id, path string, limit int) ([]byte, error) {
 	var data bytes.Buffer
 	for {
 		var part struct {
@@ -286,18 +309,17 @@ func copyOut(ctx context.Context, c *env, id, path, file string) error {
 			Base64 []byte `json:"base64"`
 		}
 		if _, err := sandboxCall(ctx, c, in, "sandbox.read_file", map[string]any{"sandbox": id, "path": path, "offset": data.Len(), "limit": filePart}, &part); err != nil {
-			return err
+			return nil, err
 		}
 		data.WriteString(part.Text)
 		data.Write(part.Base64)
+		if data.Len() > limit {
+			return nil, fail(exitFailed, "%s of sandbox %s has more than %d bytes", path, id, limit)
+		}
 		if len(part.Text)+len(part.Base64) == 0 || int64(data.Len()) >= part.Size {
-			break
+			return data.Bytes(), nil
 		}
 	}
-	if err := os.WriteFile(file, data.Bytes(), 0o644); err != nil {
-		return err
-	}
-	return c.print(map[string]any{"file": file, "bytes": data.Len()}, func() {})
 }
 
 func newSandboxListCmd(c *env) *cobra.Command {

@@ -28,7 +28,7 @@ func newSessionCmd(c *env) *cobra.Command {
 		grant,
 		governedCmd(c, &cobra.Command{
 			Use:     "revoke SESSION WHO",
-			Short:   "End what grant gave",
+			Short:   "End the grant of a session",
 			Example: "  binnacle session revoke s-shared robot",
 			Args:    takes(2, 2),
 		}, "policy.revoke_session", func(pos []string) any { return map[string]string{"session": pos[0], "principal": pos[1]} }),

@@ -53,9 +53,10 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return fail(exitUsage, "%v%s; '%s --help' lists the flags", err, hint, cmd.CommandPath())
 }
 
-// suggestNames adds to err the existing names that are similar to name, if the function
-// unknown returns true for the code and reason of err. The function list returns the
-// existing names. If list fails or no name is similar, err is returned unchanged.
+// suggestNames adds to err the existing names that are similar to name, if the function unknown
+// returns true for the code and reason of err. The function list returns the existing names. If
+// unknown returns false, err already has suggestions, list fails or no name is similar, err is
+// returned unchanged.
 func suggestNames(ctx context.Context, c *env, err error, unknown func(code, reason string) bool, name string, list func(context.Context, *env) ([]string, error)) error {
 	var x *exitError
 	if !errors.As(err, &x) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,6 +57,7 @@ for operators of the mesh; an auditor of a tenant may export it.`,
 // quotaFlags declares the flags of a quota.
 func quotaFlags(cmd *cobra.Command, q *contract.Quota) {
 	f := cmd.Flags()
+	f.Int64Var(&q.ArtifactBytes, "quota-artifact-bytes", 0, "`BYTES` of stored artifacts; 0 is the configured limit")
 	f.Int64Var(&q.InFlight, "quota-in-flight", 0, "`CALLS` in flight at each gateway; 0 is no limit")
 	f.Int64Var(&q.CallsPerSecond, "quota-calls-per-second", 0, "`CALLS` that each gateway accepts per second; 0 is no limit")
 	f.Int64Var(&q.BodyBytes, "quota-body-bytes", 0, "`BYTES` of request bodies in flight at each gateway; 0 is no limit")
@@ -116,13 +118,13 @@ func newTenantQuotaCmd(c *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "quota TENANT --quota-…",
 		Short:             "Replace the quota of a tenant",
-		Long:              "Replace the quota of a tenant as a whole: what no flag sets is not\nlimited any more.",
+		Long:              "Replace the quota of a tenant as a whole: what no flag sets is not\nlimited any more, or for artifacts limited by the configuration.",
 		Example:           "  binnacle tenant quota acme_shop_prod --quota-in-flight 100 --quota-calls-per-second 50",
 		Args:              takes(1, 1),
 		ValidArgsFunction: byPosition(fromMesh(c, tenantNames)),
 		RunE: func(cmd *cobra.Command, pos []string) error {
-			if !c.given("quota-in-flight") && !c.given("quota-calls-per-second") && !c.given("quota-body-bytes") {
-				return fail(exitUsage, "tenant quota requires at least one of --quota-in-flight, --quota-calls-per-second and --quota-body-bytes; 0 is no limit")
+			if !slices.ContainsFunc([]string{"quota-artifact-bytes", "quota-in-flight", "quota-calls-per-second", "quota-body-bytes"}, c.given) {
+				return fail(exitUsage, "tenant quota requires at least one of --quota-artifact-bytes, --quota-in-flight, --quota-calls-per-second and --quota-body-bytes; 0 is no limit")
 			}
 			return c.say(c.governed(cmd.Context(), "tenant.set_quota", map[string]any{"tenant": pos[0], "quota": quota}))
 		},
@@ -160,7 +162,7 @@ func tenantCells(t *policy.Tenant) []string {
 	for _, q := range []struct {
 		name  string
 		limit int64
-	}{{"in flight", t.Quota.InFlight}, {"calls per second", t.Quota.CallsPerSecond}, {"body bytes", t.Quota.BodyBytes}} {
+	}{{"artifact bytes", t.Quota.ArtifactBytes}, {"in flight", t.Quota.InFlight}, {"calls per second", t.Quota.CallsPerSecond}, {"body bytes", t.Quota.BodyBytes}} {
 		if q.limit != 0 {
 			quota = append(quota, fmt.Sprintf("%d %s", q.limit, q.name))
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact/s3"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/heap"
 	"github.com/binnacle-mesh/binnacle/pkg/logs"
@@ -85,18 +86,36 @@ func (o *meshOptions) config(c *env) (mesh.Config, error) {
 	return meshConfig(&l.Config)
 }
 
+// artifactStores sets the stores of artifacts, if a configuration names an S3 endpoint.
+func artifactStores(cfg *mesh.Config, x *config.S3) (err error) {
+	if cfg.Artifacts, err = s3.FromConfig(x, false); err == nil && x.Collector.Given() {
+		cfg.Collector, err = s3.FromConfig(x, true)
+	}
+	return err
+}
+
 // meshConfig returns the configuration of a mesh in this process from the loaded
 // configuration. It reads the vault's key and the llm document. The durability mode
 // replicated is an error, because one process has one NATS server.
 func meshConfig(x *config.Config) (mesh.Config, error) {
-	cfg := mesh.Config{Dir: x.Data, Tenant: x.Tenant, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
-		Packs: x.SessionRunner.Packs, Containerd: sessionrunner.Socket(x.SessionRunner.Containerd), Images: x.SessionRunner.Images, Warm: x.SessionRunner.Warm, EgressHosts: x.EgressBroker.Hosts, EgressNetworks: x.EgressBroker.Networks, Sandboxes: sessionrunner.HeldConfig(x.SessionRunner.Sandboxes), ArtifactQuota: int64(x.Work.ArtifactQuota), Policies: x.Policy.Bundles, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
-		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, NoSnapshots: !x.Snapshots, Webhook: x.Gateway.ApprovalWebhook, JobWebhook: x.Gateway.JobWebhook, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
+	cfg := mesh.Config{Dir: x.Data, Tenant: x.Tenant, Addr: x.Gateway.Listen, TLSCert: x.Gateway.TLS.Cert, TLSKey: x.Gateway.TLS.Key, ClientCA: x.Gateway.TLS.ClientCA, ClientCerts: x.Gateway.TLS.ClientCertificates, ACME: x.Gateway.ACME, NATSCert: x.NATS.TLS.Cert, NATSKey: x.NATS.TLS.Key,
+		Packs: x.SessionRunner.Packs, Containerd: sessionrunner.Socket(x.SessionRunner.Containerd), Images: x.SessionRunner.Images, Warm: x.SessionRunner.Warm, EgressHosts: x.EgressBroker.Hosts, EgressNetworks: x.EgressBroker.Networks, Sandboxes: sessionrunner.HeldConfig(x.SessionRunner.Sandboxes), ArtifactQuota: int64(x.Work.ArtifactQuota), MaxArtifacts: int64(x.NATS.MaxArtifacts), Policies: x.Policy.Bundles, BundleServers: x.Policy.BundleServers, Power: x.Durability == "power", Noop: x.SessionRunner.Noop,
+		NATSListen: x.NATS.Listen, MaxStore: int64(x.NATS.MaxStore), Mirror: x.NATS.Mirror, NoSnapshots: !x.Snapshots, Webhook: x.Gateway.ApprovalWebhook, JobWebhook: x.Gateway.JobWebhook, PublicURL: x.Gateway.PublicURL, OIDC: x.Gateway.OIDC, ApprovalPage: x.Gateway.ApprovalPage, Capture: x.Gateway.Capture, TracesTo: x.Tracing.Endpoint}
 	if x.Durability == "replicated" {
 		return cfg, fail(exitUsage, "/durability: one process has one NATS server, so its ledger is not replicated: use power or process")
 	}
 	runner := &x.SessionRunner
+	if len(runner.PackKeys) > 0 {
+		keys, err := sessionrunner.ParsePackKeys(runner.PackKeys)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.PackKeys = keys
+	}
 	cfg.Runs, cfg.Queue, cfg.MicroVM, cfg.Registries, cfg.RegistryCA = runner.Runs, runner.Queue, runner.MicroVM.Runtime, runner.Registries, runner.RegistryCA
+	if err := artifactStores(&cfg, &x.Artifacts.S3); err != nil {
+		return cfg, err
+	}
 	if kek := x.VaultBroker.KEK; kek.Given() {
 		text, err := kek.Read()
 		if err != nil {

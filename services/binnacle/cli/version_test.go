@@ -12,18 +12,22 @@ import (
 )
 
 // TestVersion checks that the program's release is the newest in the changelog, that
-// every section of the changelog has a version, and that the command prints this
-// release, a commit, the Go release and the digest of the list of event schemas.
+// every section of the changelog has a version, that only the newest may be unreleased,
+// and that the command prints this release, a commit, the Go release and the digest of the
+// list of event schemas.
 func TestVersion(t *testing.T) {
 	log, err := os.ReadFile("../../../CHANGELOG.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	sections := regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(log), -1)
-	versioned := regexp.MustCompile(`^\d+\.\d+\.\d+( \(\d{4}-\d\d-\d\d\))?: `)
-	for _, s := range sections {
+	versioned := regexp.MustCompile(`^\d+\.\d+\.\d+( \((\d{4}-\d\d-\d\d|unreleased)\))?: `)
+	for i, s := range sections {
 		if !versioned.MatchString(s[1]) {
 			t.Errorf("the section %q has no version", s[1])
+		}
+		if i > 0 && strings.Contains(s[1], "(unreleased)") {
+			t.Errorf("the section %q is not the newest, and unreleased", s[1])
 		}
 	}
 	if len(sections) == 0 || !strings.HasPrefix(sections[0][1], run.Release) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
 // story is the recorded history of a call, from proposal to outcome.
@@ -76,37 +76,41 @@ func runWhy(ctx context.Context, c *env, call, form string) error {
 }
 
 // tellStory reads the events of a call, their causes, and the steps of its last decision
-// from the mesh.
+// from the mesh. Of the session it reads the events during the call.
 func tellStory(ctx context.Context, c *env, call string) (*story, error) {
-	var state struct {
-		Session string `json:"session_id"`
-	}
-	if err := c.get(ctx, "/api/v1/calls/"+url.PathEscape(call), &state); err != nil {
+	x, err := explain(ctx, c, call)
+	if err != nil {
 		return nil, err
 	}
-	resp, err := c.request(ctx, http.MethodGet, "/api/v1/events?session="+url.QueryEscape(state.Session), nil, nil)
+	s := &story{CallID: call, Edges: [][2]string{}}
+	if n := len(x.Decisions); n > 0 {
+		s.Rules = x.Decisions[n-1].Steps
+	}
+	resp, err := c.request(ctx, http.MethodGet, fmt.Sprintf("/api/v1/events?session=%s&from=%d&to=%d", url.QueryEscape(x.Session), x.From, x.To), nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	s := &story{CallID: call, Edges: [][2]string{}}
-	if err := s.read(resp.Body); err != nil {
-		return nil, err
+	first, err := s.read(resp.Body)
+	if err != nil || first < 2 {
+		return s, err
 	}
-	_, err = eachDecision(ctx, c, func(st *recorded.State, e *contract.Event, d *contract.Decision, args []byte) (err error) {
-		if d.CallID == call {
-			s.Rules, err = st.Explain(ctx, e, d, args)
-		}
-		return err
-	})
+	var before []struct {
+		CallID string `json:"call_id"`
+	}
+	err = c.get(ctx, fmt.Sprintf("/api/v1/proofgraph/sessions/%s/receipts?offset=%d&limit=1", url.PathEscape(x.Session), first-2), &before)
+	if err == nil && len(before) == 1 {
+		s.edge(contract.IDReceipt+before[0].CallID, contract.IDReceipt+call)
+	}
 	return s, err
 }
 
-// read adds the call's events to the story. r has the events of its session as lines of
-// the form {event, seq}.
-func (s *story) read(r io.Reader) error {
-	in := map[string]bool{}
+// read adds the call's events to the story. r has the events of its session during the call as
+// lines of the form {event, seq}. If the first outcome among them is that of the call, read returns
+// the index of the call's receipt, and otherwise 0.
+func (s *story) read(r io.Reader) (first int64, err error) {
 	graph := proofgraph.Graph{Version: 2}
+	outcomes := 0
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 8<<20)
 	for lines.Scan() {
@@ -115,33 +119,42 @@ func (s *story) read(r io.Reader) error {
 			Event json.RawMessage `json:"event"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			return err
+			return 0, err
 		}
 		e, err := eventlog.OpenBytes(line.Event, eventlog.Every)
 		if err != nil {
 			continue // not a valid event; audit's view records an alarm about the entry
 		}
 		graph.Add(e, line.Event)
-		if e.CallID != s.CallID {
+		if e.CallID == s.CallID {
+			s.add(e, &graph.Nodes[len(graph.Nodes)-1], line.Seq)
+		}
+		if e.Name != contract.EventEffectRecorded {
 			continue
 		}
-		s.add(e, &graph.Nodes[len(graph.Nodes)-1], line.Seq, in)
+		var x contract.Recorded
+		if outcomes++; outcomes == 1 && e.CallID == s.CallID && contract.Decode(e.Data, &x) == nil {
+			first = x.Receipt.Index
+		}
 	}
-	return lines.Err()
+	return first, lines.Err()
 }
 
-// add adds an event and its causes. A cause outside the call becomes a node without a
-// sequence: the text omits it, and the other formats show only its id.
-func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64, in map[string]bool) {
+// add adds an event and its causes.
+func (s *story) add(e *contract.Event, n *proofgraph.Node, seq uint64) {
 	s.Nodes = append(s.Nodes, chapter{seq, e.ID, n.Kind, e.Name, e.Source, e.Lamport, e.Time, says(e)})
-	in[e.ID] = true
 	for _, p := range n.Parents {
-		if !in[p] {
-			in[p] = true
-			s.Nodes = append([]chapter{{ID: p, Kind: proofgraph.Attestation, Name: "before", Says: "before this call"}}, s.Nodes...)
-		}
-		s.Edges = append(s.Edges, [2]string{p, e.ID})
+		s.edge(p, e.ID)
 	}
+}
+
+// edge adds an edge from a cause to an event of the call. A cause outside the call becomes
+// a node without a sequence: the text omits it, and the other formats show only its id.
+func (s *story) edge(cause, id string) {
+	if !slices.ContainsFunc(s.Nodes, func(n chapter) bool { return n.ID == cause }) {
+		s.Nodes = slices.Insert(s.Nodes, 0, chapter{ID: cause, Kind: proofgraph.Attestation, Name: "before", Says: "before this call"})
+	}
+	s.Edges = append(s.Edges, [2]string{cause, id})
 }
 
 // sayings holds functions that return a short description of an event, by the event's

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// claude is Claude Code, and Codex, whose hooks have the same documents. Codex has no
-// answer with which it asks its user, and none that permits a tool.
+// claude implements Client for Claude Code, and for Codex, whose hooks have the same documents.
+// Codex supports neither the answer that prompts its user nor the one that permits a tool.
 type claude struct{ asks bool }
 
 type claudeDocument struct {
@@ -86,8 +86,8 @@ func document(doc any) Answer {
 	return Answer{Stdout: string(b) + "\n"}
 }
 
-// openCode is OpenCode, whose plugin passes documents of our own, and denies if the answer
-// has a reason.
+// openCode is OpenCode, in which our plugin passes documents in the form of Claude Code, and denies
+// the tool unless the answer has the member permit with the value true.
 type openCode struct{}
 
 // Parse implements Client.
@@ -107,9 +107,9 @@ func (openCode) Answer(e *Event, v Verdict, _ bool) Answer {
 	return document(map[string]any{"permit": false, "reason": v.Reason})
 }
 
-// gemini is Gemini CLI, whose documents differ from those of Claude Code in the names of
-// the events and in the answer. It has no id of a tool call, so the digest of the input
-// takes its place.
+// gemini is Gemini CLI, whose documents differ from those of Claude Code in the names of the events
+// and in the answer. If a document has no id of the tool call, the digest of the input takes its
+// place.
 type gemini struct{}
 
 var geminiPhases = map[string]Phase{"BeforeTool": Before, "AfterTool": After, "SessionStart": Session, "SessionEnd": Session, "BeforeAgent": Session}
@@ -122,7 +122,7 @@ func (gemini) Parse(doc []byte) (*Event, error) {
 	}
 	e := &Event{Phase: geminiPhases[d.Event], Name: d.Event, Session: d.Session, CallID: d.CallID, Tool: d.Tool, Input: d.Input, Response: d.Response, CWD: d.CWD, Transcript: d.Transcript, Prompt: d.Prompt}
 	if e.CallID == "" {
-		e.CallID = e.inputDigest()
+		e.CallID, e.NoID = e.inputDigest(), true
 	}
 	return e, e.check()
 }

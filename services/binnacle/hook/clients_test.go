@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestParse checks the events in the documents of each client.
+// TestParse checks the events in documents of Claude Code, Codex, OpenCode and Gemini CLI.
 func TestParse(t *testing.T) {
 	const common = `"session_id":"s","cwd":"/w","transcript_path":"/t"`
 	tool := common + `,"tool_name":"Bash","tool_use_id":"c","tool_input":{"a":1}`
@@ -33,7 +33,7 @@ func TestParse(t *testing.T) {
 		{"claude-code", `{"hook_event_name":"Unheard",` + common + `}`, with(base, func(e *Event) { e.Phase, e.Name = Ignored, "Unheard" })},
 		{"gemini-cli", `{"hook_event_name":"BeforeTool",` + tool + `}`, with(call, func(e *Event) { e.Phase, e.Name = Before, "BeforeTool" })},
 		{"gemini-cli", `{"hook_event_name":"AfterTool",` + strings.Replace(tool, `"tool_use_id":"c",`, "", 1) + `}`, with(call, func(e *Event) {
-			e.Phase, e.Name, e.CallID = After, "AfterTool", (&Event{Input: []byte(`{"a":1}`)}).inputDigest()
+			e.Phase, e.Name, e.CallID, e.NoID = After, "AfterTool", (&Event{Input: []byte(`{"a":1}`)}).inputDigest(), true
 		})},
 		{"gemini-cli", `{"hook_event_name":"PreToolUse",` + tool + `}`, with(call, func(e *Event) { e.Phase, e.Name = Ignored, "PreToolUse" })},
 	} {
@@ -90,9 +90,9 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestAnswers checks the answer of each client to a decision: the mesh permits a tool
-// instead of the client's user only with replacePrompts, and a client without a question
-// denies.
+// TestAnswers checks the answers for Claude Code, Codex, OpenCode and Gemini CLI to a decision: the
+// mesh permits a tool instead of the client's user only with replacePrompts, and a client that
+// cannot prompt its user denies.
 func TestAnswers(t *testing.T) {
 	claude := func(decision, reason string) string {
 		return `{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"` + decision + `","permissionDecisionReason":"` + reason + `"}}` + "\n"

@@ -1,6 +1,6 @@
-// Package hook answers the hooks of coding agents: before a tool runs, it obtains the
-// mesh's decision; after it, it reports the outcome. A hook that cannot obtain a decision
-// denies.
+// Package hook answers the hooks of coding agents: before a tool runs, it obtains the mesh's
+// decision; after it, it reports the outcome. A hook that cannot obtain a decision denies, unless
+// Runner.Watch is set and the mesh cannot be reached.
 package hook
 
 import (
@@ -28,7 +28,7 @@ type Event struct {
 	Phase      Phase
 	Name       string // the client's name of the event
 	Session    string // the client's id of the session
-	CallID     string // the client's id of the tool call
+	CallID     string // the client's id of the tool call, or the digest of the input if NoID
 	Tool       string
 	Input      json.RawMessage
 	Response   json.RawMessage
@@ -37,18 +37,19 @@ type Event struct {
 	Transcript string // path of the transcript, empty if there is none
 	Subagent   string
 	Prompt     string
+	NoID       bool // the client gave the tool call no id
 }
 
 // Verdict is the result of a hook before a tool.
 type Verdict struct {
 	Allowed bool
 	Ask     bool   // the client should ask its user
-	Reason  string // for the model, unless Allowed
+	Reason  string // why the tool is not allowed, for the model or, if it is asked, the user; "" if Allowed
 
 	Undecided bool // Allowed, because the mesh is away and Runner.Watch is set
 }
 
-// Answer is what the hook's process returns to the client.
+// Answer is the output of the hook's process and its exit status.
 type Answer struct {
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`
@@ -57,7 +58,7 @@ type Answer struct {
 
 // Client translates between the documents of one client and events.
 type Client interface {
-	// Parse returns the event in a document, or an error that names what is missing.
+	// Parse returns the event in a document. If members are missing, the error names the first one.
 	Parse(doc []byte) (*Event, error)
 	// Answer returns the answer to an event. An allowed tool is answered without an
 	// objection, so that the client's own rules and prompts apply, or, if

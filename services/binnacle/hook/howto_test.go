@@ -45,9 +45,9 @@ func TestHowToCounts(t *testing.T) {
 	}
 }
 
-// TestHowToTable checks the table of command lines on the page: that each runs without a
-// person exactly in the modes for which the table says so, and that strict mode denies,
-// where guard mode escalates, exactly those that cannot be parsed.
+// TestHowToTable checks the table of command lines on the page: that each runs without a person
+// exactly in the modes for which the table says so, and that, among those that need a person in
+// guard mode, the table says "denied" for strict mode exactly if they cannot be parsed.
 func TestHowToTable(t *testing.T) {
 	_, rest, ok := strings.Cut(howTo(t), "| command line | `guard` | `strict` |\n|---|---|---|\n")
 	if !ok {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -38,7 +39,8 @@ type Decision struct {
 	CallID     string `json:"call_id"`
 	IntentID   string `json:"intent_id"`
 	ArgsDigest string `json:"args_digest"`
-	Pending    bool   `json:"-"` // the call waits for approval
+	Repeated   bool   `json:"handed_out_before"` // the intent was handed out before, so the tool may have run
+	Pending    bool   `json:"-"`                 // the call waits for approval
 }
 
 // Refusal is the error for a call that policy denied, or for another request that the mesh
@@ -49,14 +51,24 @@ type Refusal struct {
 	status int // of the response
 }
 
+// failure is the error document of a response with the status 429 or 5xx.
+type failure struct {
+	code, message string
+	status        int
+}
+
+// Error implements error.
+func (e *failure) Error() string { return e.message }
+
 // Error implements error.
 func (e *Refusal) Error() string {
-	s := "denied by policy"
-	if e.Reason != "" {
-		s += ": " + e.Reason
-	}
-	if e.Message != "" {
-		s += ": " + e.Message
+	const denied = "denied by policy"
+	s := e.Message
+	switch {
+	case e.Reason != "" && !strings.Contains(s, e.Reason):
+		s = denied + ": " + e.Reason + suffix(s)
+	case e.Reason == "" && !strings.HasPrefix(s, denied):
+		s = "rejected by the mesh" + suffix(s)
 	}
 	if e.Receipt != "" {
 		s += " (receipt " + e.Receipt + ")"
@@ -64,28 +76,49 @@ func (e *Refusal) Error() string {
 	return s
 }
 
+// suffix returns a message after a colon, or "" if it is empty.
+func suffix(message string) string {
+	if message == "" {
+		return ""
+	}
+	return ": " + message
+}
+
 // ErrAway is wrapped by the errors of requests to which the mesh does not
 // respond, or cannot respond now.
 var ErrAway = errors.New("the mesh cannot be reached")
 
-// errNoMesh is wrapped by the error of a request if there is no response, if a program other
-// than the mesh responded, or if the mesh responded that its ledger does not respond. It
-// wraps ErrAway. An error that wraps only ErrAway is for a mesh that responded, for example
-// that it is frozen.
+// errNoMesh is wrapped by the error of a request if there is no complete response, if a response
+// with a status 2xx is not JSON, if one with a status 5xx is not an error document of the mesh, or
+// if the mesh responded that its ledger does not respond. It wraps ErrAway. An error that wraps
+// only ErrAway is for another response, for example that the mesh is frozen.
 var errNoMesh = fmt.Errorf("%w", ErrAway)
 
 // decisionWait is how long a hook waits for a decision that needs no person,
 // and for the response to a report.
 const decisionWait = 10 * time.Second
 
-// Decide proposes a call and waits for its decision; if people must approve the call, it
-// waits for at most wait, and then returns a Decision with Pending. The error is a
-// *Refusal if policy denied the call or the mesh rejected the request, and wraps ErrAway
-// if the mesh did not decide.
+// Decide proposes a call and waits for its decision; if people must approve the call, it waits for
+// at most wait, and then returns a Decision with Pending. The error is a *Refusal if policy denied
+// the call or the mesh rejected the request, wraps ErrAway if the mesh did not decide, and is that
+// of m.Token if there is no token.
 func (m *Mesh) Decide(ctx context.Context, p *Proposal, wait time.Duration) (*Decision, error) {
-	until := time.Now().Add(wait)
 	body := map[string]any{"kind": p.Kind, "tool": p.Kind, "args": p.Args, "report_within_ms": p.ReportWithin.Milliseconds()}
-	d, err := m.decide(ctx, body, http.Header{"X-Binnacle-Session": {p.Session}, "Idempotency-Key": {p.Key}, "Prefer": {"respond-async"}}, decisionWait)
+	return m.await(ctx, body, http.Header{"X-Binnacle-Session": {p.Session}, "Idempotency-Key": {p.Key}}, wait)
+}
+
+// TakeUp waits for the decision on a call that was proposed earlier, as Decide does. The error is
+// also a *Refusal if there is no such call of the token's principal, or its outcome was reported.
+func (m *Mesh) TakeUp(ctx context.Context, call string, wait time.Duration) (*Decision, error) {
+	return m.await(ctx, map[string]any{"call_id": call}, http.Header{}, wait)
+}
+
+// await sends the first request for a decision, and, for at most wait, further ones while people
+// must approve the call. Its errors are those of Decide and TakeUp.
+func (m *Mesh) await(ctx context.Context, body map[string]any, h http.Header, wait time.Duration) (*Decision, error) {
+	until := time.Now().Add(wait)
+	h.Set("Prefer", "respond-async")
+	d, err := m.decide(ctx, body, h, decisionWait)
 	for err == nil && d.Pending && time.Until(until) >= time.Second {
 		call := d.CallID
 		if d, err = m.decide(ctx, map[string]any{"call_id": call}, http.Header{}, min(time.Until(until), time.Minute)); errors.Is(err, errNoMesh) {
@@ -122,9 +155,9 @@ type Outcome struct {
 	Output       map[string]any `json:"output,omitempty"`
 }
 
-// Report records an outcome. Reporting the same outcome twice records it once. The error
-// is a *Refusal if the mesh rejects the report, and wraps ErrAway if it does not
-// respond, or cannot respond now.
+// Report records an outcome. Reporting the same outcome twice records it once. The error is a
+// *Refusal if the mesh rejects the report, wraps ErrAway if it does not respond, or cannot respond
+// now, and is that of m.Token if there is no token.
 func (m *Mesh) Report(ctx context.Context, o *Outcome) error {
 	body := map[string]any{"args_digest": o.ArgsDigest, "status": o.Status}
 	for name, v := range map[string]string{"error_code": o.ErrorCode, "error_message": o.ErrorMessage} {
@@ -156,9 +189,9 @@ func (m *Mesh) Observe(ctx context.Context, id string, e *journal.Entry) error {
 	return err
 }
 
-// post sends a document. The error is a *Refusal if the mesh rejects it with a status 4xx
-// other than 429, and wraps ErrAway if there is no response, a malformed one, or one with
-// the status 429 or 5xx.
+// post sends a document. The error is a *Refusal if the mesh rejects it with a status 4xx other
+// than 429, wraps ErrAway if there is no response, a malformed one, or one with the status 429 or
+// 5xx, and is that of m.Token if there is no token.
 func (m *Mesh) post(ctx context.Context, path string, body any, h http.Header, out any) (status int, err error) {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -212,7 +245,7 @@ func errorOf(resp *http.Response, raw []byte) error {
 		return fmt.Errorf("%w: it answered %s", away, resp.Status)
 	}
 	if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
-		return fmt.Errorf("%w: %s", away, doc.Error.Message)
+		return fmt.Errorf("%w: %w", away, &failure{doc.Error.Code, doc.Error.Message, resp.StatusCode})
 	}
 	return &Refusal{Code: doc.Error.Code, Reason: doc.Error.Reason, Message: doc.Error.Message, Receipt: doc.Error.Receipt, status: resp.StatusCode}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,18 +24,18 @@ import (
 // use, also by several processes with the same State.
 type Runner struct {
 	Mesh           *Mesh
-	State          string        // folder of what was permitted and of reports to send
+	State          string        // folder of permits, of outcomes to report and of journals
 	Wait           time.Duration // how long a call may wait for people; less than the client's timeout for hooks
-	ReportWithin   time.Duration // when the outcome is due
-	ReplacePrompts bool          // answer ALLOW with a permission where the client has one
+	ReportWithin   time.Duration // time within which the outcome of a call must be reported
+	ReplacePrompts bool          // return a permission for the verdict ALLOW if the client's protocol has one
 	Ask            bool          // let the client ask its user about a call that waits for approval, instead of waiting
 	Content        bool          // report the content of outputs, and not only their digests
 	Home           string        // home folder of the user
 	Watch          bool          // while the mesh is away, let tools run and write a journal of them
 }
 
-// Handle answers one document of a client. It never returns an answer with which a tool
-// runs without a decision.
+// Handle answers one document of a client. Unless Watch or Ask is set, it never returns an answer
+// with which a tool runs that the mesh has not allowed.
 func (r *Runner) Handle(ctx context.Context, name string, doc []byte) Answer {
 	client, err := ClientOf(name)
 	if err != nil {
@@ -59,7 +60,7 @@ func (r *Runner) Handle(ctx context.Context, name string, doc []byte) Answer {
 	}
 	a := client.Answer(e, Verdict{Allowed: true}, false)
 	if err != nil {
-		a.Stderr = "binnacle: " + err.Error() + "\n" // the tool has run: there is nothing to prevent
+		a.Stderr = "binnacle: " + err.Error() + "\n" // the tool has run, or the event is of the session: there is nothing to prevent
 	}
 	return a
 }
@@ -104,7 +105,8 @@ func (e *Event) inputDigest() string {
 }
 
 // before obtains the decision on a tool call. If the call is allowed, before
-// stores the permit for the hook after the tool.
+// stores the permit for the hook after the tool, for which it has reserved space before it sent
+// a request.
 func (r *Runner) before(ctx context.Context, name string, client Client, place *action.Place, e *Event) Verdict {
 	act := place.Normalise(e.Tool, e.Input)
 	p := &Proposal{Kind: act.Kind, Args: act.Args, Session: sessionName(name, e.Session), ReportWithin: r.ReportWithin}
@@ -113,7 +115,12 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 	if r.Ask && client.Asks() {
 		wait = 0
 	}
-	d, err := r.Mesh.Decide(ctx, p, wait)
+	room, err := reserve(r.permitPath(name, e), permitSize(act, r.Content))
+	if err != nil {
+		return unreported(err)
+	}
+	defer func() { _ = room.drop() }() // what remains is removed by sweep
+	d, err := r.decide(ctx, name, e, p, wait)
 	var refused *Refusal
 	switch {
 	case errors.As(err, &refused):
@@ -126,15 +133,21 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 		reason := fmt.Sprintf("the call waits for approval as %s: a person grants it with `binnacle approvals grant %s --reason WHY`; then try again", d.CallID, d.CallID)
 		return Verdict{Ask: r.Ask, Reason: reason}
 	}
-	permit := permit{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: digests(act.Files)}
-	if err := permit.save(r.permitPath(name, e)); err != nil {
-		return Verdict{Reason: "denied, because the outcome could not be reported later: " + err.Error()}
+	permit := permit{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: filesBefore(act, r.Content)}
+	if err := room.save(&permit); err != nil {
+		return unreported(err)
 	}
 	return Verdict{Allowed: true}
 }
 
-// after reports the outcome of a tool call. If the tool ran without a permit, after
-// records that as an event of the session and returns an error.
+// unreported returns the verdict for a tool call whose permit cannot be stored.
+func unreported(err error) Verdict {
+	return Verdict{Reason: "denied, because the outcome could not be reported later: " + err.Error()}
+}
+
+// after reports the outcome of a tool call, or writes it into the journal if no policy decided the
+// call. If the tool ran without a permit, after records that as an event of the session and returns
+// an error.
 func (r *Runner) after(ctx context.Context, name string, place *action.Place, e *Event) error {
 	path := r.permitPath(name, e)
 	p, err := loadPermit(path)
@@ -157,12 +170,9 @@ func (r *Runner) after(ctx context.Context, name string, place *action.Place, e 
 	return r.flush(ctx)
 }
 
-// errorOther is the error code of an outcome whose tool ran with another input than the
-// one that was permitted.
-const errorOther = "executed_other_args"
-
-// errorTool is the error code of an outcome whose tool failed.
-const errorTool = "agent_tool_failed"
+// maxContent is the maximum number of bytes of an output whose content is reported. The mesh rejects
+// a longer report, and with it the digests. JSON can have six bytes for one of the content.
+const maxContent = 1 << 20
 
 // outcome returns the report of a tool call.
 func (r *Runner) outcome(p *permit, e *Event) *Outcome {
@@ -170,41 +180,30 @@ func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 	ran := e.inputDigest()
 	switch {
 	case ran != p.Input:
-		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, errorOther, "the input that ran has the digest "+ran+", permitted was "+p.Input
+		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, contract.CodeExecutedOtherArgs, "the input that ran has the digest "+ran+", permitted was "+p.Input
 		return o
 	case e.Failed:
-		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, errorTool, "the tool failed; its error has the digest "+action.Digest(e.Response)
+		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, contract.CodeAgentToolFailed, "the tool failed; its error has the digest "+action.Digest(e.Response)
 		return o
 	}
 	o.Output = map[string]any{"input_digest": ran, "output_digest": action.Digest(e.Response), "bytes": len(e.Response)}
 	if len(p.Files) > 0 {
-		var files []map[string]string
-		for _, f := range p.Files {
-			changed := map[string]string{"path": f.Path}
-			if f.Digest != "" {
-				changed["before"] = f.Digest
-			}
-			if after := fileDigest(f.Path); after != "" {
-				changed["after"] = after
-			}
-			files = append(files, changed)
-		}
-		o.Output["files"] = files
+		o.Output["files"] = p.filesAfter()
 	}
-	if r.Content && json.Valid(e.Response) {
+	if r.Content && len(e.Response) <= maxContent && json.Valid(e.Response) {
 		o.Output["content"] = e.Response
 	}
 	return o
 }
 
-// session records an event of the session, with the digest of the transcript at its end,
-// and reports the stored outcomes.
+// session records an event of the session, with the digest of the transcript if the session, a turn
+// or a subagent ends, reports the stored outcomes, and removes old permits.
 func (r *Runner) session(ctx context.Context, name string, place *action.Place, e *Event) error {
 	transcript := ""
-	if e.Transcript != "" && (e.Name == "SessionEnd" || e.Name == "Stop" || e.Name == "SubagentStop") {
+	if e.Transcript != "" && slices.Contains([]string{"sessionend", "stop", "subagentstop"}, strings.ToLower(e.Name)) {
 		transcript = fileDigest(e.Transcript)
 	}
-	return errors.Join(r.record(ctx, name, e, place.Session(e.Name, e.Prompt, transcript)), r.flush(ctx))
+	return errors.Join(r.record(ctx, name, e, place.Session(e.Name, e.Prompt, transcript)), r.flush(ctx), r.sweep())
 }
 
 // record proposes an action that has no effect, and reports that it succeeded,
@@ -223,9 +222,10 @@ func (r *Runner) record(ctx context.Context, name string, e *Event, act *action.
 	return r.Mesh.Report(ctx, &Outcome{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Status: contract.Succeeded, Output: map[string]any{}})
 }
 
-// Check records an event of a session in the mesh, as a client's hook would. The error
-// wraps ErrAway if the mesh does not decide, and is a *Refusal if the mesh rejects the
-// call, for example because the token lacks a scope.
+// Check records an event of a session in the mesh, as a client's hook would. The error wraps
+// ErrAway if the mesh does not decide, and is a *Refusal if the mesh rejects the call, for example
+// because the token lacks a scope. With Watch, an event that reached no mesh is added to the
+// journal, and the error is nil.
 func (r *Runner) Check(ctx context.Context, client string) error {
 	e := &Event{Name: "doctor", Session: "doctor", CWD: r.Home}
 	return r.record(ctx, client, e, r.place(client, e).Session(e.Name, "", ""))

@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
 )
 
@@ -43,7 +46,12 @@ func reply(status int, body string) func() (int, string, error) {
 // away is the answer of a gateway that cannot be reached.
 func away() (int, string, error) { return 0, "", errors.New("refused") }
 
-// refuse returns the answer that policy denies.
+var errSilent = errors.New("no response")
+
+// silent is the answer of a gateway that accepts requests and never responds.
+func silent() (int, string, error) { return 0, "", errSilent }
+
+// refuse returns an answer with the given status and the error of a denied call.
 func refuse(status int) func() (int, string, error) {
 	return reply(status, `{"error":{"message":"m","code":"denied","reason_code":"DENY_X","receipt_id":"r1"}}`)
 }
@@ -62,7 +70,11 @@ func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	if len(g.answers) > 0 {
 		answer := g.answers[0]
 		g.answers = g.answers[1:]
-		if status, body, err = answer(); err != nil {
+		if status, body, err = answer(); errors.Is(err, errSilent) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +105,8 @@ func newRunner(t *testing.T, answers ...func() (int, string, error)) (*Runner, *
 	return &Runner{Mesh: mesh, State: filepath.Join(root, "state"), ReportWithin: time.Hour, Home: filepath.Join(root, "home")}, g, work
 }
 
-// document returns a document of Claude Code.
+// hookDocument returns a document of Claude Code about an event. more adds members or replaces
+// those of the default.
 func hookDocument(t *testing.T, event, cwd string, more map[string]any) []byte {
 	t.Helper()
 	doc := map[string]any{"hook_event_name": event, "session_id": "s/1", "cwd": cwd, "tool_name": "Bash", "tool_use_id": "u1", "tool_input": map[string]any{"command": "ls"}}
@@ -117,8 +130,8 @@ func files(t *testing.T, r *Runner, folder string) int {
 	return len(list)
 }
 
-// TestBefore checks what is proposed before a tool, and that the tool runs only if the mesh
-// allows it and the permit for the report is stored.
+// TestBefore checks the proposal before a tool, and that the tool runs only if the mesh allows it
+// and the permit for the report is stored.
 func TestBefore(t *testing.T) {
 	r, g, work := newRunner(t)
 	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); a != (Answer{}) {
@@ -133,7 +146,7 @@ func TestBefore(t *testing.T) {
 	if files(t, r, "permits") != 1 {
 		t.Error("no permit")
 	}
-	for name, doc := range map[string][]byte{ // the key is that of the call with its input
+	for name, doc := range map[string][]byte{ // the key depends on the session, the call and the input
 		"same":      hookDocument(t, "PreToolUse", work, nil),
 		"input":     hookDocument(t, "PreToolUse", work, map[string]any{"tool_input": map[string]any{"command": "pwd"}}),
 		"call":      hookDocument(t, "PreToolUse", work, map[string]any{"tool_use_id": "u2"}),
@@ -149,8 +162,10 @@ func TestBefore(t *testing.T) {
 		want   string
 	}{
 		"denied":        {refuse(403), "denied by policy: DENY_X: m (receipt r1)"},
-		"rejected":      {reply(400, `{"error":{"message":"m"}}`), "denied by policy: m"},
-		"no scope":      {reply(401, `{"error":{"message":"m","receipt_id":"r2"}}`), "denied by policy: m (receipt r2)"},
+		"denied once":   {reply(403, `{"error":{"message":"denied by policy: DENY_X: m","reason_code":"DENY_X"}}`), "denied by policy: DENY_X: m"},
+		"invalid input": {reply(400, `{"error":{"message":"invalid input: SCHEMA_VIOLATION: m","code":"invalid_input","reason_code":"SCHEMA_VIOLATION","receipt_id":"r3"}}`), "invalid input: SCHEMA_VIOLATION: m (receipt r3)"},
+		"rejected":      {reply(400, `{"error":{"message":"m"}}`), "rejected by the mesh: m"},
+		"no scope":      {reply(401, `{"error":{"message":"m","receipt_id":"r2"}}`), "rejected by the mesh: m (receipt r2)"},
 		"away":          {away, "denied, because there is no decision: the mesh cannot be reached at http://mesh.test; `binnacle up` runs one"},
 		"throttled":     {refuse(429), "denied, because there is no decision: the mesh cannot be reached: m"},
 		"failing":       {refuse(500), "denied, because there is no decision: the mesh cannot be reached: m"},
@@ -180,7 +195,7 @@ func TestBefore(t *testing.T) {
 		}
 	}
 	r, _, work = newRunner(t)
-	if err := os.WriteFile(r.State, nil, 0o600); err != nil {
+	if err := saveJSON(filepath.Join(r.State, "permits"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, `"deny"`) || !strings.Contains(a.Stdout, "the outcome could not be reported later") {
@@ -242,8 +257,52 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestWaitSilent checks that a hook denies before the timeout that install sets, if the mesh accepts
+// a request and never responds: the first one, one while people must approve the call, or one of a
+// later attempt.
+func TestWaitSilent(t *testing.T) {
+	const pending, used = `{"call_id":"c1"}`, `{"error":{"message":"m","code":"intent_used"}}`
+	late := func(after time.Duration, status int, body string) func() (int, string, error) {
+		return func() (int, string, error) {
+			time.Sleep(after)
+			return status, body, nil
+		}
+	}
+	for name, c := range map[string]struct {
+		attempts int
+		wait     time.Duration
+		answers  []func() (int, string, error)
+		requests int // of the last attempt
+	}{
+		"at once":        {1, 0, []func() (int, string, error){silent}, 1},
+		"before people":  {1, 5 * time.Minute, []func() (int, string, error){silent}, 1},
+		"while waiting":  {1, 5 * time.Minute, []func() (int, string, error){reply(202, pending), late(59*time.Second, 202, pending), silent}, 3},
+		"at the end":     {1, time.Minute, []func() (int, string, error){reply(202, pending), late(58*time.Second, 202, pending), silent}, 3},
+		"second attempt": {2, 0, []func() (int, string, error){reply(202, pending), silent}, 1},
+		"another call":   {2, 0, []func() (int, string, error){reply(202, pending), late(14*time.Second, 409, used), silent}, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, g, work := newRunner(t, c.answers...)
+			for attempt := range c.attempts {
+				if attempt == c.attempts-1 {
+					r.Wait = c.wait
+				}
+				before, start := len(g.requests), time.Now()
+				a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, map[string]any{"tool_use_id": fmt.Sprint("u", attempt)}))
+				if took := time.Since(start); !strings.Contains(a.Stdout, `"deny"`) || took >= Timeout(r.Wait) {
+					t.Errorf("%s: %s of %s: %+v", name, took, Timeout(r.Wait), a)
+				}
+				if n := len(g.requests) - before; attempt == c.attempts-1 && n != c.requests {
+					t.Errorf("%s: %d requests, want %d", name, n, c.requests)
+				}
+			}
+		})
+	}
+}
+
 // TestAfter checks the reports of tools that ran: with the permitted input, with another
-// one, or without success. The output is part of a report only with Content.
+// one, or without success. The output and the contents of files are part of a report only with
+// Content, and the contents only if nothing but the tool changed the file.
 func TestAfter(t *testing.T) {
 	in := map[string]any{"file_path": "f", "content": "new"}
 	digest := func(v any) string {
@@ -262,9 +321,11 @@ func TestAfter(t *testing.T) {
 		want    map[string]any
 	}{
 		"succeeded": {"", map[string]any{"tool_response": "r"}, "PostToolUse", false, map[string]any{"status": "succeeded", "output": map[string]any{
-			"input_digest": input, "output_digest": digest("r"), "bytes": 3.0, "files": []any{map[string]any{"path": "f", "after": action.Digest([]byte("new"))}}}}},
+			"input_digest": input, "output_digest": digest("r"), "bytes": 3.0, "files": []any{map[string]any{"path": "f", "after": action.Digest([]byte("new")), "stated": true}}}}},
 		"content": {"old", map[string]any{"tool_response": "r"}, "PostToolUse", true, map[string]any{"status": "succeeded", "output": map[string]any{
-			"input_digest": input, "output_digest": digest("r"), "bytes": 3.0, "content": "r", "files": []any{map[string]any{"path": "f", "before": action.Digest([]byte("old")), "after": action.Digest([]byte("new"))}}}}},
+			"input_digest": input, "output_digest": digest("r"), "bytes": 3.0, "content": "r", "files": []any{map[string]any{"path": "f", "before": action.Digest([]byte("old")), "after": action.Digest([]byte("new")), "stated": true, "before_text": "old", "after_text": "new"}}}}},
+		"changed by something else": {"old", map[string]any{"tool_input": map[string]any{"file_path": "f", "content": "other"}, "tool_response": "r"}, "PostToolUse", true, map[string]any{"status": "succeeded", "output": map[string]any{
+			"input_digest": digest(map[string]any{"content": "other", "file_path": "f"}), "output_digest": digest("r"), "bytes": 3.0, "content": "r", "files": []any{map[string]any{"path": "f", "before": action.Digest([]byte("old")), "after": action.Digest([]byte("new")), "stated": false}}}}},
 		"no file": {"", map[string]any{"tool_name": "Bash", "tool_input": map[string]any{"command": "ls"}, "tool_response": "r"}, "PostToolUse", false, map[string]any{"status": "succeeded", "output": map[string]any{
 			"input_digest": digest(map[string]any{"command": "ls"}), "output_digest": digest("r"), "bytes": 3.0}}},
 		"failed":      {"", map[string]any{"error": "e"}, "PostToolUseFailure", true, map[string]any{"status": "failed", "error_code": "agent_tool_failed", "error_message": "the tool failed; its error has the digest " + digest("e")}},
@@ -279,8 +340,11 @@ func TestAfter(t *testing.T) {
 			}
 		}
 		more := map[string]any{"tool_name": "Write", "tool_input": in}
-		if name == "no file" {
+		switch name {
+		case "no file":
 			more = c.after
+		case "changed by something else":
+			more["tool_input"] = c.after["tool_input"]
 		}
 		if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, more)); a != (Answer{}) {
 			t.Fatalf("%+v", a)
@@ -300,6 +364,17 @@ func TestAfter(t *testing.T) {
 			f := out["files"].([]any)[0].(map[string]any)
 			f["path"] = strings.TrimPrefix(f["path"].(string), work+"/")
 		}
+		if output, ok := got.body["output"]; ok {
+			b, err := json.Marshal(output)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, tool := range clientkind.Tools("llm-router") {
+				if err := new(toolschema.Checker).Output("d", &tool, b); err != nil {
+					t.Errorf("%s: the gateway would refuse it for %s: %v", name, tool.Kind, err)
+				}
+			}
+		}
 		if got.path != "/api/v1/intents/i1/outcome" || !reflect.DeepEqual(got.body, c.want) {
 			t.Errorf("%s: %s\ngot  %v\nwant %v", name, got.path, got.body, c.want)
 		}
@@ -309,8 +384,30 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// TestOutcomes checks that reports which the mesh did not receive are stored and sent later,
-// and that a report which the mesh rejects is removed and the rejection shown.
+// TestLongOutput checks that the report of a tool with a long output is not longer than the mesh
+// accepts: it has the digest of the output and not its content.
+func TestLongOutput(t *testing.T) {
+	r, g, work := newRunner(t)
+	r.Content = true
+	response := strings.Repeat("<", 3<<20) // JSON in HTML has six bytes for each
+	r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil))
+	doc := bytes.ReplaceAll(hookDocument(t, "PostToolUse", work, map[string]any{"tool_response": response}), []byte(`\u003c`), []byte("<"))
+	if a := r.Handle(t.Context(), "claude-code", doc); len(doc) > MaxDocument || a != (Answer{}) {
+		t.Errorf("%+v", a)
+	}
+	b, err := json.Marshal(g.requests[1].body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, _ := g.requests[1].body["output"].(map[string]any)
+	if len(b) > 16<<20 || output["content"] != nil || output["bytes"] != float64(len(response)+2) || output["output_digest"] != action.Digest([]byte(`"`+response+`"`)) {
+		t.Errorf("the report has %d bytes, content %t", len(b), output["content"] != nil)
+	}
+}
+
+// TestOutcomes checks that a report is stored and sent later if the mesh does not respond or
+// responds with 503, that a report which the mesh rejects is removed and the rejection shown, and
+// that a malformed stored report is an error once, after which the others are sent.
 func TestOutcomes(t *testing.T) {
 	r, g, work := newRunner(t, reply(200, `{"call_id":"c1","intent_id":"i1","args_digest":"d1"}`), away, reply(200, `{"call_id":"c2","intent_id":"i2","args_digest":"d2"}`), refuse(503))
 	for i, id := range []string{"u1", "u2"} {
@@ -336,8 +433,18 @@ func TestOutcomes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(r.State, "outcomes", "x.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.flush(t.Context()); err == nil || files(t, r, "outcomes") != 3 {
-		t.Errorf("malformed outcome: %v", err)
+	if err := r.keep(&Outcome{IntentID: "i3"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(r.State, "outcomes", nameOf("i3")), filepath.Join(r.State, "outcomes", "y.json")); err != nil {
+		t.Fatal(err)
+	}
+	g.requests = nil
+	if err := r.flush(t.Context()); err == nil || len(g.requests) != 1 || files(t, r, "outcomes") != 3 {
+		t.Errorf("a malformed outcome before another: %v, %d requests, %d files", err, len(g.requests), files(t, r, "outcomes"))
+	}
+	if err := r.flush(t.Context()); err != nil || len(g.requests) != 1 {
+		t.Errorf("a malformed outcome again: %v", err)
 	}
 	r, _, _ = newRunner(t)
 	if err := r.flush(t.Context()); err != nil {
@@ -395,8 +502,8 @@ func TestWithoutDecision(t *testing.T) {
 	}
 }
 
-// TestSessionEvents checks the events of a session that are recorded: prompts by digest,
-// and the transcript at the end.
+// TestSessionEvents checks the events of a session that are recorded, with the digest of the prompt
+// and, when the session, a turn or a subagent ends, that of the transcript.
 func TestSessionEvents(t *testing.T) {
 	transcript := action.Digest([]byte("log"))
 	for event, want := range map[string]any{"SessionStart": nil, "UserPromptSubmit": nil, "SubagentStart": nil, "SessionEnd": transcript, "Stop": transcript, "SubagentStop": transcript} {
@@ -508,7 +615,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestNames checks the names of sessions, and that documents of one input have one digest.
+// TestNames checks the names of sessions, that inputs with the same canonical JSON have one digest,
+// and that different calls have different permits.
 func TestNames(t *testing.T) {
 	if got := sessionName("codex", "azAZ09-_ /é{`@[:"); got != "s-codex-azAZ09-_________" {
 		t.Error(got)
@@ -544,8 +652,9 @@ func TestReadDocument(t *testing.T) {
 	}
 }
 
-// TestState checks that a document is stored in a file of its user alone, and that no
-// temporary file remains if it cannot be.
+// TestState checks that saveJSON stores a document in a file that only its owner can access, and
+// leaves no temporary file if it fails; and the results of fileDigest and loadPermit for files that
+// are missing or of another kind.
 func TestState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "x")
 	path := filepath.Join(dir, "a.json")
@@ -581,6 +690,26 @@ func TestState(t *testing.T) {
 	}
 	if _, err := loadPermit(path); err == nil {
 		t.Error("a number is a permit")
+	}
+}
+
+// TestPermitsWithoutEnd checks that the permit of a tool whose end no hook reported is removed some
+// days later, with the contents in it, and not before.
+func TestPermitsWithoutEnd(t *testing.T) {
+	r, _, work := newRunner(t)
+	for _, id := range []string{"u1", "u2"} {
+		r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, map[string]any{"tool_use_id": id}))
+	}
+	old := r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u1"})
+	long := time.Now().Add(-30 * 24 * time.Hour)
+	if err := os.Chtimes(old, long, long); err != nil {
+		t.Fatal(err)
+	}
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "SessionStart", work, nil)); a != (Answer{}) {
+		t.Errorf("%+v", a)
+	}
+	if _, err := os.Stat(old); !os.IsNotExist(err) || files(t, r, "permits") != 1 {
+		t.Errorf("%v, %d permits", err, files(t, r, "permits"))
 	}
 }
 

@@ -1,15 +1,17 @@
 package hook
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
@@ -29,12 +31,6 @@ type permit struct {
 	Ended  bool   `json:"ended,omitempty"` // the end of the action was written into the journal
 }
 
-// fileBefore is a file that the tool was to change; Digest is empty if it did not exist.
-type fileBefore struct {
-	Path   string `json:"path"`
-	Digest string `json:"digest,omitempty"`
-}
-
 // permitPath returns the file of the permit of a tool call.
 func (r *Runner) permitPath(client string, e *Event) string {
 	return filepath.Join(r.State, "permits", nameOf(client+"\x00"+e.Session+"\x00"+e.CallID))
@@ -49,25 +45,84 @@ func (p *permit) save(path string) error { return saveJSON(path, p) }
 
 // saveJSON stores a document atomically in a file that only its owner can access.
 func saveJSON(path string, doc any) error {
-	b, err := json.Marshal(doc)
+	r, err := reserve(path, 0)
 	if err != nil {
 		return err
 	}
+	return r.save(doc)
+}
+
+// reserved is space for a document that is to be stored. A hook reserves it before a request with
+// which the mesh hands out an intent: if the document could not be stored afterwards, the approval
+// of the call would be lost.
+type reserved struct {
+	path string   // of the document
+	f    *os.File // temporary, in the folder of path; nil after save and drop
+}
+
+// reserve reserves space for a document of size bytes in a file that only its owner can access.
+// The caller calls save or drop.
+func reserve(path string, size int) (*reserved, error) {
 	if err := private.Mkdir(filepath.Dir(path)); err != nil {
-		return err
+		return nil, err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+	r := &reserved{path, f}
+	if _, err := f.Write(bytes.Repeat([]byte{' '}, size)); err != nil {
+		return nil, errors.Join(err, r.drop())
+	}
+	return r, nil
+}
+
+// save stores a document atomically. A document that is not longer than the reserved space needs no
+// further one on file systems that write in place.
+func (r *reserved) save(doc any) error {
+	b, err := json.Marshal(doc)
+	if err == nil {
+		_, err = r.f.WriteAt(b, 0)
+	}
+	if err == nil {
+		err = r.f.Truncate(int64(len(b)))
+	}
+	if err != nil {
+		return errors.Join(err, r.drop())
+	}
+	f := r.f
+	r.f = nil
+	if err = f.Close(); err == nil {
+		err = os.Rename(f.Name(), r.path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return nil
+}
+
+// drop releases the space unless a document was stored in it.
+func (r *reserved) drop() error {
+	f := r.f
+	if f == nil {
+		return nil
+	}
+	r.f = nil
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// permitSize returns the space in bytes to reserve for the permit of an action. It reads only the
+// sizes of files, which may differ when the tool runs.
+func permitSize(act *action.Action, contents bool) int {
+	size, left := 1<<10, int64(maxContents)
+	for _, path := range act.Files {
+		size += 1<<10 + 2*len(path)
+		if info, err := os.Stat(path); contents && err == nil && info.Mode().IsRegular() && info.Size() <= left {
+			left -= info.Size()
+			size += 2 * int(info.Size()) // quotes and ends of lines take two bytes in JSON
+		}
+	}
+	return size
 }
 
 func loadPermit(path string) (*permit, error) {
@@ -79,12 +134,39 @@ func loadPermit(path string) (*permit, error) {
 	return &p, json.Unmarshal(b, &p)
 }
 
+// permitsFor is how long a permit is stored if no hook reports the end of its tool, for example
+// because the user of the client rejected it. It is also how long waiting calls and spent keys are
+// stored.
+const permitsFor = 7 * 24 * time.Hour
+
+// sweep removes the permits, the waiting calls and the spent keys that are older than permitsFor.
+func (r *Runner) sweep() (err error) {
+	for _, folder := range []string{"permits", "waiting", "spent"} {
+		dir := filepath.Join(r.State, folder)
+		list, failed := os.ReadDir(dir)
+		if failed != nil && !errors.Is(failed, fs.ErrNotExist) {
+			err = errors.Join(err, failed)
+		}
+		for _, x := range list {
+			info, failed := x.Info()
+			if failed == nil && time.Since(info.ModTime()) > permitsFor {
+				failed = os.Remove(filepath.Join(dir, x.Name()))
+			}
+			if failed != nil && !errors.Is(failed, fs.ErrNotExist) { // otherwise another hook has removed it
+				err = errors.Join(err, failed)
+			}
+		}
+	}
+	return err
+}
+
 // keep stores an outcome until it is reported.
 func (r *Runner) keep(o *Outcome) error {
 	return saveJSON(filepath.Join(r.State, "outcomes", nameOf(o.IntentID)), o)
 }
 
-// flush reports the stored outcomes, and entries of the journal for at most flushWithin.
+// flush reports the stored outcomes and then, unless the mesh is away, entries of the journal for
+// at most flushWithin.
 func (r *Runner) flush(ctx context.Context) error {
 	err := r.reportOutcomes(ctx)
 	if errors.Is(err, ErrAway) {
@@ -93,8 +175,9 @@ func (r *Runner) flush(ctx context.Context) error {
 	return errors.Join(err, r.flushJournal(ctx))
 }
 
-// reportOutcomes reports the stored outcomes. An outcome that the mesh rejects is removed, and the
-// rejection is part of the error; the others remain until the mesh can be reached.
+// reportOutcomes reports the stored outcomes. An outcome that the mesh rejects is removed, one that
+// is malformed is renamed, and both are part of the error; the others remain until the mesh can be
+// reached.
 func (r *Runner) reportOutcomes(ctx context.Context) error {
 	dir := filepath.Join(r.State, "outcomes")
 	list, err := os.ReadDir(dir)
@@ -111,12 +194,13 @@ func (r *Runner) reportOutcomes(ctx context.Context) error {
 		if filepath.Ext(path) != ".json" || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		var o Outcome
-		if err == nil {
-			err = json.Unmarshal(b, &o)
-		}
 		if err != nil {
-			return err
+			return errors.Join(failed, err)
+		}
+		var o Outcome
+		if err := json.Unmarshal(b, &o); err != nil { // the machine may have lost power while it was written; the others are not to wait for it
+			failed = errors.Join(failed, fmt.Errorf("the outcome in %s is malformed and is set aside: %w", path, err), os.Rename(path, path+".malformed"))
+			continue
 		}
 		err = r.Mesh.Report(ctx, &o)
 		var rejected *Refusal
@@ -129,33 +213,6 @@ func (r *Runner) reportOutcomes(ctx context.Context) error {
 		}
 	}
 	return failed
-}
-
-// digests returns the files with their current digests.
-func digests(paths []string) (out []fileBefore) {
-	for _, p := range paths {
-		out = append(out, fileBefore{p, fileDigest(p)})
-	}
-	return out
-}
-
-// fileDigest returns the digest of a file's content, or "" if it cannot be read or is not
-// a regular file.
-func fileDigest(path string) string {
-	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() {
-		return ""
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return ""
-	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
 // machine is the action.World of this machine.

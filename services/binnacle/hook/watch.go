@@ -19,14 +19,20 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/journal"
 )
 
-// flushWithin is how long a hook reports entries of the journal before it leaves the rest
-// to the next one.
+// flushWithin is how long a hook reports entries of the journal before it leaves the rest to the
+// next hook.
 const flushWithin = 2 * time.Second
 
-// journalPath returns the path of the journal. There is one for each address of a mesh and
-// each principal, so that an entry is reported with a token of the principal for whom it was
-// written. If the token does not name its principal, the journal is that of the token.
+// journalPath returns the path of the journal. There is one for each owner, so that an entry is
+// reported with a token of the principal for whom it was written.
 func (r *Runner) journalPath() (string, error) {
+	owner, err := r.owner()
+	return filepath.Join(r.State, "journal", nameOf(owner)+"l"), err
+}
+
+// owner returns the address of the mesh with the principal of the token or, if the token does not
+// name its principal, with the token.
+func (r *Runner) owner() (string, error) {
 	tok, err := r.Mesh.Token()
 	if err != nil {
 		return "", err
@@ -38,7 +44,7 @@ func (r *Runner) journalPath() (string, error) {
 			owner = claims.Tenant + "\x00" + claims.Sub
 		}
 	}
-	return filepath.Join(r.State, "journal", nameOf(r.Mesh.URL+"\x00"+owner)+"l"), nil
+	return r.Mesh.URL + "\x00" + owner, nil
 }
 
 // began returns the entry for a proposal that reached no mesh.
@@ -68,7 +74,7 @@ func (r *Runner) locked(do func(*journal.Journal) error) error {
 // repeatWithin because its process was killed, the action is not written again.
 func (r *Runner) watch(name string, e *Event, act *action.Action, p *Proposal) Verdict {
 	path := r.permitPath(name, e)
-	own := permit{ArgsDigest: p.Key, Input: e.inputDigest(), Files: digests(act.Files), Action: p.Key, Kind: act.Kind}
+	own := permit{ArgsDigest: p.Key, Input: e.inputDigest(), Files: filesBefore(act, false), Action: p.Key, Kind: act.Kind}
 	err := r.locked(func(j *journal.Journal) error {
 		if before, err := loadPermit(path); err == nil && before.Action == p.Key && !before.Ended && recent(path) {
 			return nil
@@ -92,8 +98,8 @@ func (r *Runner) watch(name string, e *Event, act *action.Action, p *Proposal) V
 	return Verdict{Allowed: true, Undecided: true}
 }
 
-// repeatWithin is how long after a hook the same hook counts as repeated. Later it is another
-// action, of a client that uses the ids of its calls again.
+// repeatWithin is how long after a hook the same hook counts as repeated. A later hook is for
+// another action, whose client has used the id of the call again.
 const repeatWithin = time.Minute
 
 // recent reports whether a file was changed within repeatWithin.
@@ -102,7 +108,7 @@ func recent(path string) bool {
 	return err == nil && time.Since(info.ModTime()) < repeatWithin
 }
 
-// since reports whether a time in the form of events is within repeatWithin.
+// since reports whether the time at, in contract.TimeFormat, is less than repeatWithin ago.
 func since(at string) bool {
 	t, err := contract.ParseTime(at)
 	return err == nil && time.Since(t) < repeatWithin
@@ -225,8 +231,9 @@ func (r *Runner) pending(j *journal.Journal) (string, []journal.Entry, error) {
 	return j.ID, slices.Clone(j.Entries), nil
 }
 
-// send reports entries until the first error other than a refusal of one entry. It returns
-// how many were recorded or refused, and the numbers of those that were refused.
+// send reports entries until the first error other than a refusal with the status 400 or 413, which
+// concerns one entry. It returns how many were recorded or refused, and the numbers of those that
+// were refused.
 func (r *Runner) send(ctx context.Context, id string, entries []journal.Entry) (sent int, wrong map[int64]bool, stopped error) {
 	wrong = map[int64]bool{}
 	for i := range entries {
@@ -242,7 +249,8 @@ func (r *Runner) send(ctx context.Context, id string, entries []journal.Entry) (
 	return len(entries), wrong, nil
 }
 
-// flushJournal calls Flush for at most flushWithin.
+// flushJournal calls Flush for at most flushWithin. It returns no error if only that time has
+// passed, but returns one if entries were refused.
 func (r *Runner) flushJournal(ctx context.Context) error {
 	short, cancel := context.WithTimeout(ctx, flushWithin)
 	defer cancel()

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/journal"
 )
 
@@ -101,7 +102,8 @@ func shell(event, id, command string) []byte {
 	return fmt.Appendf(nil, `{"session_id":"one","cwd":"/","hook_event_name":%q,"tool_name":"Bash","tool_use_id":%q,"tool_input":{"command":%q},"tool_response":{}}`, event, id, command)
 }
 
-// moved makes a runner reach a mesh at another address without changing its journal's path.
+// moved returns a copy of a runner for the mesh at url, and moves the journal to the path that the
+// copy uses.
 func moved(t *testing.T, r *Runner, url string) *Runner {
 	t.Helper()
 	from, err := r.journalPath()
@@ -142,14 +144,14 @@ func TestWatch(t *testing.T) {
 	g.mu.Lock()
 	seen := slices.Clone(g.observed)
 	g.mu.Unlock()
-	if a, b := seen[2], seen[3]; a["action"] != b["action"] || a["session"] != "s-claude-code-one" || b["status"] != "failed" || b["error_code"] != errorOther || a["action"] == seen[0]["action"] {
+	if a, b := seen[2], seen[3]; a["action"] != b["action"] || a["session"] != "s-claude-code-one" || b["status"] != "failed" || b["error_code"] != contract.CodeExecutedOtherArgs || a["action"] == seen[0]["action"] {
 		t.Errorf("%v %v", a, b)
 	}
 	want := []string{"began client.shell", "ended client.shell", "began client.shell", "ended client.shell", "began client.shell", "began client.session"}
 	if got := g.list(); !slices.Equal(got, want) {
 		t.Error(got)
 	}
-	// The third tool ends when the mesh is there: its end follows.
+	// The third tool ends after the mesh responds again: its end is reported.
 	if a := r.Handle(t.Context(), "claude-code", shell("PostToolUse", "t3", "ls")); a.Stderr != "" {
 		t.Error(a)
 	}
@@ -161,9 +163,11 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchKilled checks that a hook that is killed at each of its steps, and repeated by
-// its client, leads to one observation of the beginning and one of the end, with and
-// without a report between the attempts.
+// TestWatchKilled checks that hooks that are killed and repeated by their client lead to one
+// observation of the beginning and one of the end. The hook before the tool is killed after the
+// permit was written, and also before it was written, in which case Flush restores the permit; the
+// hook after the tool is killed before the permit is removed. The kills with a permit are checked
+// with and without a report between the attempts.
 func TestWatchKilled(t *testing.T) {
 	for _, reported := range []bool{false, true} {
 		t.Run(fmt.Sprint("reported ", reported), func(t *testing.T) {
@@ -254,8 +258,8 @@ func TestWatchAgain(t *testing.T) {
 	}
 }
 
-// TestWatchAnswered checks that a tool is denied if the mesh responds, except with the error
-// that its ledger does not respond, and that an error of a proxy counts as no response.
+// TestWatchAnswered checks that a tool is denied if the mesh responds, except with the error that
+// its ledger does not respond, and that an error 502 of a proxy counts as no response.
 func TestWatchAnswered(t *testing.T) {
 	g := newObserver(t)
 	for i, c := range []struct {
@@ -292,7 +296,7 @@ func TestWatchAnswered(t *testing.T) {
 	}
 }
 
-// TestWatchFull checks that a tool is denied if the journal has no space for it.
+// TestWatchFull checks that a tool is denied if its entry is too long for the journal.
 func TestWatchFull(t *testing.T) {
 	r := watcher(t, "", t.TempDir(), "secret")
 	if a := r.Handle(t.Context(), "claude-code", shell("PreToolUse", "t1", strings.Repeat("x", journal.MaxEntry))); !strings.Contains(a.Stdout, "journal") {

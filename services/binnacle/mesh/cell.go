@@ -26,12 +26,11 @@ type refusedError struct{ why string }
 
 func (e *refusedError) Error() string { return "the cell cannot be opened: " + e.why }
 
-// openCell records the opening of the cell (see keyring.Ring.OpenCell), unless the
-// ledger has it, and reports whether it did. If the ring lacks both the signed document
-// and the root seed, openCell logs how to make the document, and records nothing; the
-// mesh then has its original tenant only. The error is a *refusedError if the ledger or
-// the ring cannot have several tenants. publish, which sets p.log, must have succeeded
-// before.
+// openCell records the opening of the cell (see keyring.Ring.OpenCell), unless the ledger has
+// it, and reports whether it did. If the ring lacks both the signed document and the root seed,
+// openCell records nothing, and its first call logs how to make the document; the mesh then has
+// its original tenant only. The error is a *refusedError if the ledger or the ring cannot have
+// several tenants. publish, which sets p.log, must have succeeded before.
 func (p *Provisioner) openCell(ctx context.Context, c *bus.Conn, m *emit.Emitter) (opened bool, err error) {
 	filter := cellFilter(p.log)
 	if have, err := recorded(ctx, m.Log, filter); have || err != nil {
@@ -146,9 +145,8 @@ func (p *Provisioner) truncated(ctx context.Context, l eventlog.Log) (string, er
 	return strings.TrimSpace("events are missing from the ledger; recover with the release that made it first: " + lost.Reason), nil
 }
 
-// shortened returns the reason for a refusal if the newest checkpoint commits to more
-// events than the ledger has, and no log epoch was opened after that checkpoint, or
-// else "".
+// shortened returns the reason for a refusal if the newest checkpoint commits to more events
+// than the ledger has, and no log epoch names that checkpoint, or else "".
 func (p *Provisioner) shortened(ctx context.Context, c *bus.Conn, l eventlog.Log) (string, error) {
 	note, err := newestCheckpoint(ctx, c, p.log)
 	if err != nil || note == nil {

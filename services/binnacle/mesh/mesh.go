@@ -6,7 +6,6 @@ package mesh
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,9 +20,11 @@ import (
 	"github.com/nats-io/nkeys"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
@@ -48,6 +49,7 @@ type Config struct {
 	Addr           string                   // listen address of the gateway; default 127.0.0.1:8080
 	Tenant         string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
 	Packs          string                   // folder of packs; empty = none
+	PackKeys       sessionrunner.PackKeys   // keys whose signatures of archives of packs are trusted
 	Containerd     string                   // path of containerd's socket; empty = tier "container" is not available
 	EgressHosts    []string                 // hosts that tools may reach at most: exact, "*.suffix" or "*"; nil = every host that policy permits
 	EgressNetworks []string                 // special-use networks that tools may reach, such as 10.0.0.0/8
@@ -56,11 +58,15 @@ type Config struct {
 	Registries     []string                 // registries from which images may be pulled
 	RegistryCA     string                   // PEM file of the authorities of the registries; empty = those of the system
 	Runs           int                      // maximum number of sandboxes of calls at a time; 0 = 16
-	Queue          int                      // maximum number of calls that wait for a sandbox
+	Queue          int                      // maximum number of calls that wait for a sandbox; 0 means none
 	MicroVM        string                   // containerd runtime of tier "microvm"; empty = that tier is not available
 	Sandboxes      sessionrunner.HeldConfig // held sandboxes of the session-runner
+	MaxArtifacts   int64                    // maximum size in bytes of the stream ARTIFACTS; 0 = no limit of its own
+	Artifacts      artifact.Collected       // store of the content of artifacts; nil = the stream ARTIFACTS
+	Collector      artifact.Collected       // the same store with the rights to remove; nil = Artifacts
 	ArtifactQuota  int64                    // maximum number of bytes of the artifacts of one tenant; 0 = 100 GB
 	Policies       []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
+	BundleServers  []string                 // servers from which policy downloads bundles: HOST, HOST:PORT or http://HOST:PORT; empty = none
 	Power          bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
 	Noop           bool                     // offer tool.noop, for benchmarks and tests
 	VaultKEK       []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
@@ -69,11 +75,17 @@ type Config struct {
 	NoSnapshots    bool                     // build every view from the ledger's first event, and store no snapshots
 	TLSCert        string                   // PEM files with the gateway's certificate and key; empty = plain HTTP
 	TLSKey         string
-	NATSCert       string // PEM files with the NATS listener's certificate and key; empty = plain TCP
+	ClientCA       string      // PEM file of the authorities of clients' certificates
+	ClientCerts    string      // whether clients of the gateway present certificates: off, request or require; empty = off
+	ACME           config.ACME // authority from which the gateway obtains its certificate; none without domains. Without a folder it is acme in Dir
+	NATSCert       string      // PEM files with the NATS listener's certificate and key; empty = plain TCP
 	NATSKey        string
 	MaxStore       int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
 	NATSListen     string       // also listen for NATS clients on host:port; empty = in process only
+	OIDC           config.OIDC  // identity provider; without an issuer none
+	PublicURL      string       // URL under which browsers reach the gateway; empty = that of each request
 	JobWebhook     string       // URL that receives a notification, signed with keys/webhook.seed, of the end of each job; empty = none
+	ApprovalPage   string       // URL of the page for approvers that clients of MCP are offered, in which {call} stands for the id of a call; empty = none
 	Webhook        string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
 	Capture        string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
 	Process        *run.Process // provides live configuration and metrics to the services; nil = neither
@@ -92,7 +104,8 @@ type Mesh struct {
 	// Provisioner); the administrator is the operator then.
 	OperatorToken string
 
-	scheme   string // scheme of the gateway's URL: http or https
+	scheme   string       // scheme of the gateway's URL: http or https
+	handler  http.Handler // of the gateway
 	starting *run.Starting
 	stop     context.CancelFunc
 	done     chan struct{}
@@ -196,7 +209,7 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if m.Token, err = AdminToken(dir, ring); err != nil {
 		return nil, err
 	}
-	if cfg.TLSCert != "" {
+	if cfg.TLSCert != "" || len(cfg.ACME.Domains) > 0 {
 		m.scheme = "https"
 	}
 	if err := m.listen(&cfg, dir, ring); err != nil {
@@ -306,12 +319,36 @@ func (m *Mesh) identities() (map[string]string, error) {
 // URL returns the base URL of the gateway, such as http://127.0.0.1:8080.
 func (m *Mesh) URL() string { return m.scheme + "://" + m.Addr }
 
-// probe sends a GET request to the gateway of this process. It does not verify the
-// certificate, which may be for another host name.
-func (m *Mesh) probe(path string) (*http.Response, error) {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}}} //nolint:gosec // no secret is sent
-	return client.Get(m.URL() + path)
+// probe returns the status of a GET request that the gateway of this process handles without a
+// connection, which could need a certificate of the client.
+func (m *Mesh) probe(ctx context.Context, path string) int {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
+	if err != nil {
+		return 0
+	}
+	w := &statusWriter{header: http.Header{}}
+	m.handler.ServeHTTP(w, r)
+	return w.status
+}
+
+// statusWriter is an http.ResponseWriter that keeps only the status of the response.
+type statusWriter struct {
+	header http.Header
+	status int
+}
+
+// Header implements http.ResponseWriter.
+func (w *statusWriter) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *statusWriter) WriteHeader(status int) { w.status = cmp.Or(w.status, status) }
+
+// Write implements http.ResponseWriter.
+func (w *statusWriter) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return len(b), nil
 }
 
 // answers waits until /readyz reports that every service has caught up with the ledger.
@@ -321,12 +358,8 @@ func (m *Mesh) probe(path string) (*http.Response, error) {
 // of ended.
 func (m *Mesh) answers(ctx context.Context) error {
 	for began := time.Now(); ; {
-		r, err := m.probe("/readyz")
-		if err == nil {
-			r.Body.Close()
-			if r.StatusCode == http.StatusOK {
-				return nil
-			}
+		if m.probe(ctx, "/readyz") == http.StatusOK {
+			return nil
 		}
 		if min(m.starting.Still(), time.Since(began)) > 15*time.Second {
 			slog.Warn("the mesh serves but is not ready; see /readyz")
@@ -355,7 +388,7 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	prov := make(chan error, 1)
 	provisioned := make(chan struct{})
 	go func() {
-		prov <- (&Provisioner{Dialer: d, Ring: ring, Mirror: cfg.Mirror, Starting: m.starting}).Run(base, func() { close(provisioned) })
+		prov <- (&Provisioner{Dialer: d, Ring: ring, Mirror: cfg.Mirror, MaxArtifacts: cfg.MaxArtifacts, Starting: m.starting}).Run(base, func() { close(provisioned) })
 		stop() // without the provisioner, no key is published and no lost stream is restored
 	}()
 	m.err = m.services(ctx, cfg, dir, ring, d, provisioned, ready)
@@ -370,7 +403,7 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 // done. It closes ready when all of them are ready. If a service fails, the other
 // services are stopped and its error is returned.
 func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyring.Ring, d bus.Dialer, provisioned, ready chan struct{}) error {
-	list, err := (&setup{cfg: &cfg, dir: dir, ring: ring, listening: func(a string) { m.Addr = a }}).services()
+	list, err := (&setup{cfg: &cfg, dir: dir, ring: ring, listening: func(a string) { m.Addr = a }, handler: func(h http.Handler) { m.handler = h }}).services()
 	if err != nil {
 		return err
 	}
@@ -410,8 +443,8 @@ func (m *Mesh) services(ctx context.Context, cfg Config, dir string, ring *keyri
 	return g.Wait()
 }
 
-// Init makes the missing keys of a mesh in dir/keys and writes the key id of the trust
-// anchor to dir/root.kid.
+// Init makes the missing keys of a mesh in dir/keys and writes the key id of the trust anchor to
+// dir/root.kid. tenant is the original tenant of new keys; existing keys keep theirs.
 func Init(dir, tenant string) (*keyring.Ring, error) {
 	if err := private.Mkdir(dir); err != nil {
 		return nil, err

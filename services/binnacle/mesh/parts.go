@@ -1,15 +1,18 @@
 package mesh
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
@@ -36,7 +39,9 @@ var parts = []part{
 		return nil
 	}),
 	of(func(b *setup, s *egressbroker.Service) error {
-		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Hosts: b.cfg.EgressHosts, Networks: b.cfg.EgressNetworks}
+		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Hosts: b.cfg.EgressHosts, Networks: b.cfg.EgressNetworks,
+			Endpoints: egressbroker.EndpointsOf(&config.Config{Gateway: config.Gateway{ApprovalWebhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, OIDC: b.cfg.OIDC, ACME: b.cfg.ACME},
+				Policy: config.Policy{BundleServers: b.cfg.BundleServers}})}
 		if s.Hosts == nil {
 			s.Hosts = []string{"*"}
 		}
@@ -54,13 +59,16 @@ var parts = []part{
 		return nil
 	}),
 	of(func(b *setup, s *sessionrunner.Service) error {
-		s.Config = sessionrunner.Config{PacksDir: b.cfg.Packs, StateDir: filepath.Join(b.dir, "sandbox"),
+		s.Config = sessionrunner.Config{PackKeys: b.cfg.PackKeys, PacksDir: b.cfg.Packs, StateDir: filepath.Join(b.dir, "sandbox"),
 			Containerd: b.cfg.Containerd, Images: b.cfg.Images, Warm: b.cfg.Warm, Noop: b.cfg.Noop, Runs: b.cfg.Runs, Queue: b.cfg.Queue, MicroVM: b.cfg.MicroVM, Registries: b.cfg.Registries, RegistryCA: b.cfg.RegistryCA, Held: b.cfg.Sandboxes}
 		return os.MkdirAll(s.Config.StateDir, 0o711)
 	}),
 	of(func(b *setup, s *vaultbroker.Service) error { return b.vault(&s.Config) }),
 	of(func(b *setup, s *work.Service) error {
-		s.Config = work.Config{Quota: b.cfg.ArtifactQuota}
+		s.Config = work.Config{Store: b.cfg.Collector, Quota: b.cfg.ArtifactQuota}
+		if s.Store == nil {
+			s.Store = b.cfg.Artifacts
+		}
 		return nil
 	}),
 }
@@ -104,7 +112,8 @@ type setup struct {
 	cfg       *Config
 	dir       string // absolute path of cfg.Dir
 	ring      *keyring.Ring
-	listening func(addr string) // called with the gateway's address once it listens
+	listening func(addr string)  // called with the gateway's address once it listens
+	handler   func(http.Handler) // called with the gateway's handler before that
 }
 
 // services returns a new, configured instance of every service, by name.
@@ -145,13 +154,16 @@ func (b *setup) gateway(c *gateway.Config) error {
 			return err
 		}
 	}
-	*c = gateway.Config{Passwords: b.ring.Path(password.File), TLSCert: b.cfg.TLSCert, TLSKey: b.cfg.TLSKey, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, WebhookKey: webhookKey,
-		Addr: b.cfg.Addr, TokenKey: token, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening}
+	obtained := b.cfg.ACME
+	obtained.Storage = cmp.Or(obtained.Storage, filepath.Join(b.dir, "acme"))
+	*c = gateway.Config{Artifacts: b.cfg.Artifacts, Passwords: b.ring.Path(password.File), TLS: config.GatewayTLS{Cert: b.cfg.TLSCert, Key: b.cfg.TLSKey, ClientCA: b.cfg.ClientCA, ClientCertificates: b.cfg.ClientCerts}, ACME: obtained, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, PublicURL: b.cfg.PublicURL, OIDC: b.cfg.OIDC, ApprovalPage: b.cfg.ApprovalPage, WebhookKey: webhookKey,
+		Addr: b.cfg.Addr, TokenKey: token, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening, Serving: b.handler}
 	return nil
 }
 
-// vault sets the configuration of the vault-broker and creates the folder of its state.
-// Without Config.VaultKEK, the key-encryption key is the ring's.
+// vault sets the configuration of the vault-broker. Unless a Vault server stores the secrets, it
+// also creates the folder of the vault-broker's state. Without Config.VaultKEK, the
+// key-encryption key is the ring's.
 func (b *setup) vault(c *vaultbroker.Config) error {
 	kek := b.cfg.VaultKEK
 	if kek == nil {

@@ -31,8 +31,12 @@ import (
 type Provisioner struct {
 	Dialer   bus.Dialer
 	Ring     *keyring.Ring
-	Replicas int
-	Mirror   bool          // also maintain the mirrors
+	Replicas int  // copies of each stream; 0 means 1
+	Mirror   bool // also maintain the mirrors
+
+	// MaxArtifacts is the maximum size in bytes of the stream ARTIFACTS; 0 means no limit.
+	MaxArtifacts int64
+
 	Starting *run.Starting // receives the progress of Run until the ledger has been read; nil if no caller needs the progress
 
 	ok        atomic.Bool
@@ -56,12 +60,12 @@ const trustPoll = time.Second
 // not change the result.
 func (p *Provisioner) Provisioned() bool { return p.ok.Load() }
 
-// Run provisions the server, publishes the trust documents, log epochs and operators of
-// the ring, and then calls ready, once. It retries after a failure. It provisions again
-// after each reconnection, because a restarted server has lost the streams and consumers
-// that it stored only in memory. It also publishes documents that are added to the ring
-// while it runs. It returns nil when ctx is done, a *bus.RunningError if another
-// provisioner runs, and another error if it cannot connect, loses its slot or the
+// Run provisions the server, publishes the trust documents, log epochs and operators of the
+// ring, opens the cell if the ring allows it, and then calls ready, once. It retries after a
+// failure. It provisions again after each reconnection, because a restarted server has lost the
+// streams and consumers that it stored only in memory. It also publishes documents that are
+// added to the ring while it runs. It returns nil when ctx is done, a *bus.RunningError if
+// another provisioner runs, and another error if it cannot connect, loses its slot or the
 // connection for good, or finds that the ledger cannot have several tenants.
 func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 	c, err := Provisioning(p.Dialer, p.Ring)
@@ -145,13 +149,17 @@ func (p *Provisioner) progress(ctx context.Context) {
 	go p.Starting.Report(ctx, slog.With("service", services.Provision), services.Provision)
 }
 
-// once provisions the server as bus.Provision does, creates the missing mirrors if
-// Mirror is set, and acquires the provisioner's slot if it has none. It may be repeated.
-// It returns a *bus.RunningError if another provisioner holds the slot.
+// once provisions the server as bus.Provision does, sets the limit of the stream ARTIFACTS,
+// creates the missing mirrors if Mirror is set, and acquires the provisioner's slot if it has
+// none. It may be repeated. It returns a *bus.RunningError if another provisioner holds the
+// slot.
 func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	if err := bus.Provision(ctx, c.JS, Declarations(), max(p.Replicas, 1)); err != nil {
+		return err
+	}
+	if err := bus.LimitArtifacts(ctx, c.JS, p.MaxArtifacts); err != nil {
 		return err
 	}
 	if p.Mirror {

@@ -16,11 +16,33 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/snapshot"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 )
+
+// TestCheckedViews checks that the views of the background check are exactly those that the
+// registry lists with a snapshot.
+func TestCheckedViews(t *testing.T) {
+	var got, want []string
+	for _, d := range (&Provisioner{Ring: &keyring.Ring{}}).checker(nil, &emit.Emitter{}).Views {
+		got = append(got, d.Name+" in "+d.Snapshot)
+	}
+	for _, s := range services.Programs() {
+		for _, v := range s.Views {
+			if v.Snapshot != "" {
+				want = append(want, v.Name+" in "+v.Snapshot)
+			}
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) || len(want) < 5 {
+		t.Errorf("checked are %q, the registry has %q", got, want)
+	}
+}
 
 // TestSnapshots makes enough calls that a stopping mesh stores snapshots. It shows that a
 // mesh that starts from them returns the same limits and catalog, that the background

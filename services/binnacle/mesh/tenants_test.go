@@ -135,8 +135,8 @@ func TestTenantExport(t *testing.T) {
 	}
 }
 
-// TestAlarmOfTheMesh shows that audit records the loss of entries in the tenant of the
-// mesh's own events, and that calls of every tenant are denied from then on.
+// TestAlarmOfTheMesh shows that audit records the loss of entries in the cell's tenant, and that
+// calls of the administrator and of the operator are then denied.
 func TestAlarmOfTheMesh(t *testing.T) {
 	t.Parallel() // the second start takes 15 seconds, because the mesh does not become ready
 	dir := t.TempDir()

@@ -41,8 +41,8 @@ type Proxy struct {
 // Limits on the memory of one request.
 const (
 	maxBody  = 32 << 20 // bytes of a request, or of a response that is not streamed and may contain tool calls
-	maxHeld  = 4 << 20  // bytes of the held tool calls of one streamed chat completion, and of one event of a stream
-	maxCalls = 128      // limit on the tool calls of one choice, and on the tool calls held at once in a stream of the Responses API; half the limit on the output items of a response
+	maxHeld  = 4 << 20  // bytes of the tool calls of one streamed chat completion, and of one event of a stream
+	maxCalls = 128      // limit on the tool calls of one choice, and on those that are held at once in a stream; half the limit on the output items of a response
 )
 
 // sent lists the paths to which POST requests are forwarded after a decision. In a
@@ -141,7 +141,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, path string) {
 		session = p.Session
 	}
 	if session == "" {
-		session = emit.NewID("s")
+		session = emit.NewID(contract.IDSession)
 	}
 	ask := asker{mesh: p.Mesh, session: session, trace: r.Header.Get("Traceparent")}
 	v := ask.decide(r.Context(), "llm.forward", args)

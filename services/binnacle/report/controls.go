@@ -39,7 +39,7 @@ type Control struct {
 type Evidence struct {
 	Event string `json:"event"`
 	Count int    `json:"count"`
-	First uint64 `json:"first_seq"` // ledger sequences of the first and the last one
+	First uint64 `json:"first_seq"` // ledger sequences of the first and the last one; 0 if Count is 0
 	Last  uint64 `json:"last_seq"`
 }
 
@@ -77,7 +77,8 @@ func Mappings(ids ...string) ([]Mapping, error) {
 	return out, nil
 }
 
-// filled returns the mapping with the evidence among counted events.
+// filled returns a copy of the mapping with Evidence and Found set from the counts of events by
+// name.
 func (m Mapping) filled(counts map[string]*Evidence) Mapping {
 	m.Controls = slices.Clone(m.Controls)
 	for i := range m.Controls {

@@ -56,9 +56,9 @@ func usd(micros int64) string {
 	return fmt.Sprintf("$%d.%06d", micros/1_000_000, micros%1_000_000)
 }
 
-// escaped returns a text that Markdown shows unchanged and on one line, except that it names
-// the characters which change the direction of text. The names of tools, principals and
-// folders are not trusted.
+// escaped returns a text that Markdown shows as s, on one line and without markup. A space replaces
+// each control character and line separator; the code point replaces each character that changes
+// the direction of text. The names of tools, principals and folders are not trusted.
 func escaped(s string) string {
 	var b strings.Builder
 	for _, r := range s {

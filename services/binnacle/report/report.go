@@ -3,7 +3,8 @@
 // failed, the actions that no policy decided, and the rest. It reads each event once and
 // holds a bounded number of lines and groups, however long the ledger is.
 //
-// A report is not evidence: each of its lines names the receipt that is.
+// A report is not evidence: each of its lines links to the receipt, the call or the events on the
+// ledger.
 package report
 
 import (
@@ -23,10 +24,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/gateway"
 )
 
-// Bounds of what a Builder holds. If more than maxCalls calls are in progress at once, the
-// least recently used ones lose what the events before their outcome state: repository,
-// principal, approvers, and that they were escalated. Of the calls that wait for approval, at
-// most maxCalls are listed. Groups beyond maxGroups are counted in one group for each class.
+// Bounds of what a Builder holds. If events of at least maxCalls other calls come between two
+// events of a call, the call loses what the earlier events state: repository, principal, approvers,
+// and that it was escalated. Of the calls that wait for approval, at most maxCalls are listed. If
+// maxCalls undecided actions have not ended, a further one is listed at its beginning and again at
+// its end. Groups beyond maxGroups are counted in one group for each class.
 const (
 	maxCalls  = 50_000
 	maxGroups = 5_000
@@ -35,7 +37,7 @@ const (
 // MaxLines is the maximum number of lines in a section.
 const MaxLines = 100_000
 
-// Lookback is how long before the period of a report its events are read from, so that calls
+// Lookback is the time before the period of a report for which events are read, too, so that calls
 // that were proposed before the period have their repositories.
 const Lookback = time.Hour
 
@@ -45,8 +47,8 @@ type Class string
 // The classes, in the order of the sections.
 const (
 	Denied    Class = contract.Denied         // policy denied the call
-	Escalated Class = contract.EventEscalated // people had to approve the call
-	Failed    Class = contract.Failed         // the call was allowed, and did not succeed
+	Escalated Class = contract.EventEscalated // people had to approve the call, and it was not denied
+	Failed    Class = contract.Failed         // the call was allowed without people, and did not succeed
 	Undecided Class = "undecided"             // no policy decided the action, because the mesh was away
 	Succeeded Class = contract.Succeeded
 )
@@ -58,7 +60,7 @@ var Classes = []Class{Denied, Escalated, Failed, Undecided, Succeeded}
 type Line struct {
 	Time       string   `json:"time"`
 	Person     string   `json:"person"`               // actor, or the principal on whose behalf the actor acted
-	Actor      string   `json:"actor"`                // agent that made the call
+	Actor      string   `json:"actor"`                // principal that made the call
 	Repository string   `json:"repository,omitempty"` // workspace of a coding agent; empty if the ledger does not have it in the clear
 	Tool       string   `json:"tool"`
 	Verdict    string   `json:"verdict"` // ALLOW, DENY or ESCALATE; empty if there is no decision
@@ -69,7 +71,7 @@ type Line struct {
 	Call       string   `json:"call,omitempty"`
 	Session    string   `json:"session"`
 	Receipt    string   `json:"receipt,omitempty"` // id
-	Link       string   `json:"link,omitempty"`    // where the receipt is, or the event of an action without one
+	Link       string   `json:"link,omitempty"`    // URL of the receipt, of a call that waits for approval, or of the events of an undecided action
 }
 
 // Group counts the lines with the same person, repository, tool and class.
@@ -83,7 +85,8 @@ type Group struct {
 	Link       string `json:"link"` // of the newest line
 }
 
-// Section lists the newest lines of a class, in the order of the ledger.
+// Section lists the newest lines of a class, in the order of the ledger. The calls that still wait
+// for approval, or the undecided actions that have not ended, come last, by time.
 type Section struct {
 	Class   Class  `json:"class"`
 	Count   int    `json:"count"`
@@ -106,7 +109,7 @@ type Report struct {
 	Controls  []Mapping `json:"controls"`
 }
 
-// call is what the events before its outcome state about a call.
+// call holds the facts about a call from the events before its outcome.
 type call struct {
 	repository, behalf string
 	escalated          bool
@@ -137,8 +140,9 @@ func New(mesh string, from, until time.Time, limit int) *Builder {
 	return b
 }
 
-// Add adds the event at a ledger sequence. Events must be added in the order of the ledger.
-// An event before the period is not counted; it only supplies details of later ones.
+// Add adds the event at a ledger sequence. Events must be added in the order of the ledger. An
+// event before the period is not counted; it supplies details of later ones, and the line of a call
+// that still waits for approval. An event after the period is ignored.
 func (b *Builder) Add(seq uint64, e *contract.Event) {
 	if e.Time >= b.report.Until {
 		return
@@ -159,8 +163,8 @@ func (b *Builder) Reject() { b.report.Rejected++ }
 // errProducer is the error for an event that its service must not record.
 var errProducer = errors.New("recorded by another service")
 
-// apply applies an event to the calls. It returns an error if the event's data cannot be
-// decoded, or another service must record such events.
+// apply applies an event to the calls. It returns an error if the event's data cannot be decoded,
+// another service must record such events, or the receipt of an outcome is of another call.
 func (b *Builder) apply(e *contract.Event, in bool) error {
 	if want, ok := producers[e.Name]; ok && e.Service() != want {
 		return errProducer

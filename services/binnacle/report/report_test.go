@@ -19,7 +19,7 @@ import (
 
 var start = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 
-// ledger makes the events of calls, one a minute.
+// ledger adds events of calls to a Builder.
 type ledger struct {
 	*Builder
 	seq uint64
@@ -73,8 +73,8 @@ func lines(r *Report, c Class) (out []string) {
 	return out
 }
 
-// fill adds one call of each class, events outside of the time, and events that their
-// service must not record.
+// fill adds calls or actions of each class, events outside of the period, and events that the
+// report must reject.
 func fill(l *ledger) {
 	l.propose("coder", "c-before", "", "/early", -30)
 	l.record("policy", "coder", "c-early", "client.shell", contract.Deny, "DENY_X", contract.Denied, 0, -20)
@@ -91,15 +91,16 @@ func fill(l *ledger) {
 	l.observe("a", "ended", contract.Succeeded, 11)
 	l.observe("b", "began", "", 12)
 	l.record("tools", "coder", "c-after", "client.shell", contract.Deny, "DENY_X", contract.Denied, 0, 24*60)
-	// Not in the report: an escalation and an outcome of services that must not record them, and
-	// an outcome that is not one.
+	// Not in the report: an escalation and an outcome of services that must not record them, and a
+	// malformed outcome.
 	l.event("tools", contract.EventEscalated, "coder", "c-forged", 13, nil)
 	l.event("tools", contract.EventEffectRecorded, "coder", "c-forged", 14, contract.Bytes(&contract.Recorded{Receipt: contract.Receipt{ID: "r-c-forged", CallID: "c-forged", Executor: "policy", Verdict: contract.Deny}}))
 	l.event("policy", contract.EventEffectRecorded, "coder", "c-broken", 15, []byte(`{}`))
 }
 
-// TestReport checks the sections, their order, the groups, costs and links of a report, and
-// that it has the events of its time and of the right services alone.
+// TestReport checks the lines of each section, the cost, the first group and its link, that the
+// report has only events of its period and of the services that may record them, and that each
+// mapping has controls with and without evidence.
 func TestReport(t *testing.T) {
 	l := newLedger(10)
 	fill(l)
@@ -140,8 +141,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestBounded checks that a report of many calls, of which each has another person, holds
-// the newest lines of each section, and a bounded number of groups and calls.
+// TestBounded checks that a report of more than maxGroups calls, each of another person, lists the
+// newest lines of a section, has a bounded number of groups, and counts all calls and their costs.
 func TestBounded(t *testing.T) {
 	l := newLedger(3)
 	const calls = maxGroups + 2000
@@ -164,6 +165,95 @@ func TestBounded(t *testing.T) {
 	}
 	if len(r.Groups) != maxGroups+1 || sum != calls || r.USDMicros != calls*10_000 {
 		t.Error(len(r.Groups), sum, r.USDMicros)
+	}
+}
+
+// TestNoLines checks that a section with the limit 0 counts its lines and lists none, and that one
+// with exactly its limit omits none.
+func TestNoLines(t *testing.T) {
+	for limit, want := range map[int]Section{0: {Class: Failed, Count: 2, Omitted: 2}, 1: {Class: Failed, Count: 2, Omitted: 1}, 2: {Class: Failed, Count: 2}} {
+		l := newLedger(limit)
+		for _, id := range []string{"c-1", "c-2"} {
+			l.record("gateway", "coder", id, "client.shell", contract.Allow, "RULE", contract.Failed, 0, 1)
+		}
+		got := l.Done(nil).Sections[slices.Index(Classes, Failed)]
+		if n := len(got.Lines); got.Class != want.Class || got.Count != want.Count || got.Omitted != want.Omitted || n != limit || n > 0 && got.Lines[n-1].Call != "c-2" {
+			t.Errorf("%d lines: %+v", limit, got)
+		}
+	}
+}
+
+// TestPeriod checks that the first moment of the period belongs to it, and its end does not.
+func TestPeriod(t *testing.T) {
+	l := newLedger(10)
+	for i, minutes := range []int{-1, 0, 24*60 - 1, 24 * 60} {
+		l.record("gateway", "coder", fmt.Sprint("c-", i), "client.shell", contract.Allow, "RULE", contract.Succeeded, 0, minutes)
+	}
+	r := l.Done(nil)
+	if got := lines(r, Succeeded); len(got) != 2 || !strings.HasPrefix(got[0], "c-1") || !strings.HasPrefix(got[1], "c-2") || r.First != 2 || r.Last != 3 || r.Events != 2 {
+		t.Errorf("%q %+v", got, r)
+	}
+	l = newLedger(10)
+	l.event("policy", contract.EventEffectRecorded, "coder", "c-early", -1, []byte(`{}`))
+	if r := l.Done(nil); r.Rejected != 0 {
+		t.Errorf("%d rejected before the period", r.Rejected)
+	}
+}
+
+// TestProducers checks that the report has no outcome of another call or executor, and counts
+// the votes of a principal once.
+func TestProducers(t *testing.T) {
+	l := newLedger(10)
+	for i, change := range []func(*contract.Receipt){func(r *contract.Receipt) { r.Executor = "policy" }, func(r *contract.Receipt) { r.CallID = "c-other" }, func(r *contract.Receipt) { r.ID = "r-c-other" }} {
+		id := fmt.Sprint("c-", i)
+		x := contract.Recorded{Receipt: contract.Receipt{ID: "r-" + id, CallID: id, Executor: "gateway", Verdict: contract.Deny}}
+		change(&x.Receipt)
+		l.event("gateway", contract.EventEffectRecorded, "coder", id, 1, contract.Bytes(&x))
+	}
+	l.escalate("c-asked", 2)
+	for _, who := range []string{"bob", "-", "bob", "cem"} {
+		l.event("policy", contract.EventApprovalRecorded, who, "c-asked", 3, contract.Bytes(&contract.Approval{Approver: who, CallID: "c-asked", Vote: contract.Grant}))
+	}
+	l.record("gateway", "coder", "c-asked", "client.shell", contract.Deny, "DENY_X", contract.Denied, 0, 4)
+	r := l.Done(nil)
+	if got := lines(r, Denied); r.Rejected != 3 || len(got) != 1 || got[0] != "c-asked coder  DENY denied [bob cem]" {
+		t.Errorf("%d rejected, %q", r.Rejected, got)
+	}
+	if got := lines(r, Escalated); len(got) != 0 {
+		t.Errorf("a denied call is in two sections: %q", got)
+	}
+}
+
+// TestGroupOrder checks the order of groups: by class, then the largest first, then by name.
+func TestGroupOrder(t *testing.T) {
+	l := newLedger(10)
+	n := 0
+	for _, x := range []struct {
+		actor, tool, status string
+	}{{"b", "y", contract.Succeeded}, {"b", "x", contract.Succeeded}, {"a", "z", contract.Succeeded}, {"c", "x", contract.Succeeded}, {"c", "x", contract.Succeeded}, {"z", "z", contract.Failed}} {
+		n++
+		l.record("gateway", x.actor, fmt.Sprint("c-", n), x.tool, contract.Allow, "RULE", x.status, 0, 1)
+	}
+	var got []string
+	for _, g := range l.Done(nil).Groups {
+		got = append(got, fmt.Sprint(g.Class, " ", g.Person, " ", g.Tool, " ", g.Count))
+	}
+	if want := []string{"failed z z 1", "succeeded c x 2", "succeeded a z 1", "succeeded b x 1", "succeeded b y 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestText checks amounts in dollars, and how texts are escaped for Markdown.
+func TestText(t *testing.T) {
+	for micros, want := range map[int64]string{0: "", 1: "$0.000001", 1_000_000: "$1.000000", 12_345_678: "$12.345678"} {
+		if got := usd(micros); got != want {
+			t.Errorf("%d: %s", micros, got)
+		}
+	}
+	for s, want := range map[string]string{"a-b.c": "a-b.c", "a\nb\u2028c\u2029d\te": "a b c d e", "*_|": `\*\_\|`, "\u202e": "U+202E", "é": "é"} {
+		if got := escaped(s); got != want {
+			t.Errorf("%q: %q", s, got)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -16,12 +17,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
-	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
 )
@@ -50,11 +49,17 @@ const (
 	maxPath   = 107         // maximum length of a unix socket's path in bytes (unix(7))
 )
 
+// maxOpenings is the maximum number of attempts to open a proxy, of which each but the last found
+// that another proxy of the call had been opened.
+const maxOpenings = 4
+
 // opened records egress_opened and then opens the proxy of a call. If this instance
 // already has a proxy of the call, opened returns it if the request has the same inbox,
 // and a refusal otherwise. It also refuses a call if another request opened a proxy that
 // is not closed (see past), and a call whose byte allowance is used up, whose rules are
-// invalid, or whose socket would have too long a path.
+// invalid, or whose socket would have too long a path. The past of the call is read only if
+// there was an earlier request or if the ledger rejects egress_opened, because the first request
+// of a call, which is not older than maxAge, has no other past.
 func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed, at uint64) (out egress.Opened, refusal string, err error) {
 	release, err := s.reserve(ctx, e.CallID)
 	if err != nil {
@@ -67,12 +72,29 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 		}
 		return c.out, "", nil
 	}
+	var before past
+	again, err := s.ledger().repeated(ctx, e, at, seq)
+	for range maxOpenings {
+		if err == nil && again {
+			before, err = s.ledger().pastOf(ctx, e, at, req.Inbox)
+		}
+		if err != nil {
+			return out, "", err
+		}
+		out, refusal, err = s.attempt(ctx, e, seq, req, a, at, before)
+		if taken := (*eventlog.TakenError)(nil); !errors.As(err, &taken) {
+			return out, refusal, err
+		}
+		again, err = true, nil
+	}
+	return out, "", fmt.Errorf("%d other proxies of call %s were opened meanwhile", maxOpenings, e.CallID)
+}
+
+// attempt opens the proxy of a call, given the past of the call. It returns an
+// *eventlog.TakenError if another proxy of the call was opened that before does not have.
+func (s *Service) attempt(ctx context.Context, e *contract.Event, seq uint64, req *egress.Request, a *contract.Allowed, at uint64, before past) (out egress.Opened, refusal string, err error) {
 	rules := netrule.Intersect(netrule.OfIntent(a.Decision.Intent), s.ceiling)
 	c := &call{cause: e, inbox: req.Inbox, done: make(chan struct{}), written: make(chan struct{}), facts: make(chan *contract.Event, maxListed)}
-	before, err := s.pastOf(ctx, e, at, req.Inbox)
-	if err != nil {
-		return out, "", err
-	}
 	limits := proxy.Limits{Bytes: allowance(a)}
 	switch {
 	case before.other:
@@ -101,15 +123,15 @@ func (s *Service) opened(ctx context.Context, e *contract.Event, seq uint64, req
 	}
 	fact := s.fact(e, events.EgressOpenedName, contract.Bytes(&events.EgressOpened{Authority: digest(p.CA()), CallID: e.CallID, DecisionID: a.Decision.ID,
 		Hosts: hosts(rules), LimitBytes: limits.Bytes, To: req.To}))
-	l, refusal, err := s.listen(ctx, c, path, seq, at, fact)
-	if l == nil {
-		return out, refusal, err
+	l, err := s.listen(ctx, c, path, seq, fact, before)
+	if err != nil {
+		return out, "", err
 	}
 	c.out = egress.Opened{Socket: path, Authority: string(p.CA())}
 	s.mu.Lock()
 	s.open[e.CallID] = c
 	s.mu.Unlock()
-	go s.write(c)
+	go c.write(s.append)
 	go s.serve(life, c, p, l)
 	return c.out, "", nil
 }
@@ -152,42 +174,31 @@ func (s *Service) callOf(callID string) *call {
 }
 
 // listen makes the journal of a call, records that its proxy is opened, and makes the
-// socket. It returns no listener if it fails or refuses. If it fails after it made the
-// journal, the journal remains without a lock, and a repetition of the request or sweep
-// continues with it. If it refuses, the journal is removed.
-func (s *Service) listen(ctx context.Context, c *call, path string, seq, at uint64, fact *contract.Event) (l net.Listener, refusal string, err error) {
+// socket. If it fails after it made the journal, the journal remains without a lock, and a
+// repetition of the request or sweep continues with it. After an *eventlog.TakenError, which
+// means that before is not the past of the call any longer, nothing was recorded, and the journal
+// is removed.
+func (s *Service) listen(ctx context.Context, c *call, path string, seq uint64, fact *contract.Event, before past) (l net.Listener, err error) {
 	if err := s.clear(ctx, path+note); err != nil { // the journal of an earlier attempt, whose event may be on the ledger
-		return nil, "", err
+		return nil, err
 	}
 	if c.note, err = newJournal(path+note, seq, fact.ID); err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	if _, err := s.env.Emit.Append(ctx, fact); err != nil {
-		return nil, "", errors.Join(err, c.note.file.Close()) // it may have been recorded
-	}
-	defer func() {
-		if l == nil && err != nil {
-			_ = c.note.file.Close()
+	if err := s.ledger().claim(ctx, fact, before); err != nil {
+		if taken := (*eventlog.TakenError)(nil); errors.As(err, &taken) {
+			return nil, errors.Join(err, c.note.remove())
 		}
-	}()
-	// Another instance may have opened a proxy for another request meanwhile. The order of
-	// the ledger decides.
-	before, err := s.pastOf(ctx, c.cause, at, c.inbox)
-	if err != nil {
-		return nil, "", err
-	}
-	if before.other {
-		if _, err := s.env.Emit.Append(ctx, closing(s, c.cause, fact.ID, &events.EgressClosed{CallID: c.cause.CallID, Reason: "refused"})); err != nil {
-			return nil, "", err
-		}
-		return nil, "the call has a proxy already", c.note.remove()
+		return nil, errors.Join(err, c.note.file.Close()) // it may have been recorded
 	}
 	listen := s.Listen
 	if listen == nil {
 		listen = unixSocket
 	}
-	l, err = listen(path)
-	return l, "", err
+	if l, err = listen(path); err != nil {
+		_ = c.note.file.Close()
+	}
+	return l, err
 }
 
 // unixSocket makes the socket of a proxy. Access to it is limited by the permissions of its
@@ -219,6 +230,7 @@ func (s *Service) serve(ctx context.Context, c *call, p *proxy.Proxy, l net.List
 	data := events.EgressClosed{BytesIn: t.BytesIn, BytesOut: t.BytesOut, CallID: c.cause.CallID, Denied: t.Denied, Flows: t.Flows, Reason: c.reason, Unlisted: c.unlisted}
 	c.mu.Unlock()
 	end := c.note.remove
+	s.ledger().marked(c.note)
 	if !s.append(closing(s, c.cause, c.note.opened, &data)) {
 		end = c.note.file.Close // a sweep finds the journal without a lock, and records that the proxy is closed
 	}
@@ -299,11 +311,11 @@ func (s *Service) flow(c *call, f proxy.Flow) {
 	c.facts <- s.fact(c.cause, events.FlowEndedName, contract.Bytes(&d))
 }
 
-// write appends the events of a call's flows until there are no more.
-func (s *Service) write(c *call) {
+// write appends the events of the call's flows until there are no more.
+func (c *call) write(append func(*contract.Event) (stored bool)) {
 	defer close(c.written)
 	for e := range c.facts {
-		s.append(e)
+		append(e)
 	}
 }
 
@@ -331,16 +343,17 @@ func (s *Service) append(e *contract.Event) (stored bool) {
 	}
 }
 
-// noted writes the end of a flow to the journal of the call, after its event was queued.
+// noted writes the end of a flow to the journal of the call, after its event was queued or
+// the flow was counted.
 func (s *Service) noted(c *call, f proxy.Flow) {
 	if err := c.note.write(entry{End: f.ID}); err != nil {
 		s.env.Log.Warn("the end of a flow was not written", "call", c.cause.CallID, "err", err)
 	}
 }
 
-// abandoned records the flows of a proxy of an earlier process that was killed, and that
-// the proxy is closed. What the flows transferred is not known. It records nothing if the
-// journal names no request, or one that the ledger has lost.
+// abandoned records the open flows of the proxy of a journal that no other process has
+// locked, and that the proxy is closed. What the flows transferred is not known. It records
+// nothing if the journal names no request, or one that the ledger has lost.
 func (s *Service) abandoned(ctx context.Context, j *journal) error {
 	request, open, err := j.read()
 	if err != nil || request.Request == 0 {
@@ -367,28 +380,15 @@ func (s *Service) abandoned(ctx context.Context, j *journal) error {
 		}
 	}
 	fact := closing(s, e, opened, &events.EgressClosed{CallID: e.CallID, Reason: "restarted"})
-	if known, err := recorded(ctx, s.env.Emit.Log, fact, request.Request); err != nil || known {
+	known, err := s.ledger().recorded(ctx, fact, j, request.Request, request.Marks)
+	if err != nil || known {
 		return err
 	}
+	s.ledger().marked(j)
 	if _, err = s.env.Emit.Append(ctx, fact); errors.Is(err, eventlog.ErrIDConflict) { // stored meanwhile
 		return nil
 	}
 	return err
-}
-
-// recorded reports whether an event with the id and subject of e is on the ledger after a
-// sequence. The server detects a repeated id for five minutes only.
-func recorded(ctx context.Context, log eventlog.Log, e *contract.Event, after uint64) (bool, error) {
-	filter := bus.Filter{Tenant: e.Tenant, Service: services.EgressBroker, Event: e.Name, Key: e.Session}.String()
-	for en, err := range log.Scan(ctx, filter, after) {
-		if err != nil {
-			return false, err
-		}
-		if x, err := eventlog.Open(en, filter); err == nil && x.ID == e.ID {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // hosts returns the hosts of the rules, each once, with the port if the rule names one.

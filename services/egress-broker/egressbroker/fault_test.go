@@ -33,8 +33,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
 )
 
-// hooked is a log that calls after when an append has succeeded, and returns
-// its error.
+// hooked is a log whose Append calls the function after when the event has been stored, and
+// returns the error of after.
 type hooked struct {
 	eventlog.Log
 	after func(subject string) error
@@ -142,8 +142,8 @@ func TestCredentialsConcurrent(t *testing.T) {
 }
 
 // TestOpenedAgain shows that an opening which fails leaves neither a listener nor a lock: the
-// same request opens the proxy afterwards, also if a sweep has recorded before that the proxy
-// is closed.
+// same request opens the proxy afterwards, even if a sweep has recorded in the meantime that
+// the proxy is closed.
 func TestOpenedAgain(t *testing.T) {
 	req := &egress.Request{CallID: "c-1", Inbox: "egress-1", To: "session-runner-1"}
 	for name, fail := range map[string]func(b *broker) (mend func()){
@@ -217,8 +217,8 @@ func TestClosedOnce(t *testing.T) {
 	}
 }
 
-// file returns the path of a journal of the call: that of a proxy of the call that it
-// opens with another broker, in another folder.
+// file returns the path of the call's journal in the folder of another broker, which opens a proxy
+// of the call. The file has the same name in every folder.
 func (b *broker) file() string {
 	b.t.Helper()
 	x := newBroker(b.t, b.t.TempDir(), "a.example")
@@ -291,10 +291,10 @@ func TestJournalSize(t *testing.T) {
 	}
 }
 
-// TestOpenedConcurrently shows that a ledger that does not respond while a proxy is
-// opened delays neither the opening of another call's proxy nor the reader of outcomes;
-// that a second request of the same call waits until its context ends, or until it
-// receives the proxy of the first request if it has the same inbox.
+// TestOpenedConcurrently shows that a ledger that does not respond while a proxy is opened
+// delays neither the opening of another call's proxy nor the reader of outcomes, and that a
+// second request of the same call waits until its context ends, or until it receives the
+// proxy of the first request if it has the same inbox.
 func TestOpenedConcurrently(t *testing.T) {
 	b := newBroker(t, t.TempDir(), "a.example")
 	reached, release := make(chan struct{}), make(chan struct{})

@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
+	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
 )
 
@@ -27,18 +30,22 @@ type journal struct {
 	file *os.File
 }
 
-// entry is a line of a journal: the request, the start of a flow, or the end of one.
+// entry is a line of a journal: the request, the start of a flow, the end of one, or a mark, which
+// a process writes before it records egress_closed.
 type entry struct {
-	Request    uint64 `json:"request,omitempty"` // ledger sequence
-	Opened     string `json:"opened,omitempty"`  // with Request: id of the event egress_opened, which may not be on the ledger
-	Begin      int64  `json:"begin,omitempty"`
-	End        int64  `json:"end,omitempty"`
-	Host       string `json:"host,omitempty"`
-	Port       int    `json:"port,omitempty"`
-	Method     string `json:"method,omitempty"`
-	Path       string `json:"path,omitempty"`
-	Mode       string `json:"mode,omitempty"`
-	Credential string `json:"credential,omitempty"`
+	Request    uint64    `json:"request,omitempty"` // ledger sequence
+	Opened     string    `json:"opened,omitempty"`  // with Request: id of the event egress_opened, which may not be on the ledger
+	Marks      bool      `json:"marks,omitempty"`   // with Request: egress_closed is not recorded before a mark; false in journals of earlier releases
+	Begin      int64     `json:"begin,omitempty"`
+	End        int64     `json:"end,omitempty"`
+	Host       string    `json:"host,omitempty"`
+	Port       int       `json:"port,omitempty"`
+	Method     string    `json:"method,omitempty"`
+	Path       string    `json:"path,omitempty"`
+	Mode       string    `json:"mode,omitempty"`
+	Credential string    `json:"credential,omitempty"`
+	Mark       uint64    `json:"mark,omitempty"` // a ledger sequence that is not higher than that of egress_closed
+	At         time.Time `json:"at,omitzero"`    // time of the mark
 }
 
 // newJournal creates and locks the journal of a request with this ledger sequence. opened is
@@ -55,7 +62,7 @@ func newJournal(path string, request uint64, opened string) (*journal, error) {
 		err = f.Truncate(0) // not before the lock: another process may have the file
 	}
 	if err == nil {
-		err = j.write(entry{Request: request, Opened: j.opened})
+		err = j.write(entry{Request: request, Opened: j.opened, Marks: true})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
@@ -64,7 +71,7 @@ func newJournal(path string, request uint64, opened string) (*journal, error) {
 }
 
 // lock locks the file. It returns syscall.EWOULDBLOCK if another process has the lock, and
-// fs.ErrNotExist if another process has removed the file meanwhile.
+// fs.ErrNotExist if another process has removed or replaced the file meanwhile.
 func (j *journal) lock() error {
 	if err := syscall.Flock(int(j.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return err
@@ -82,7 +89,7 @@ func (j *journal) lock() error {
 // left opens and locks the journal of a process that has ended. It returns nil and no
 // error if a process still holds the lock, and fs.ErrNotExist if the journal was removed.
 func left(path string) (*journal, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +125,7 @@ func (j *journal) begin(f proxy.Flow) error {
 	return j.write(entry{Begin: f.ID, Host: f.Host, Port: f.Port, Method: clip(f.Method), Path: clip(f.Path), Mode: f.Mode, Credential: f.Credential})
 }
 
-func clip(s string) string { return s[:min(len(s), maxNoted)] }
+func clip(s string) string { return netrule.Clip(s, maxNoted) }
 
 // remove deletes and closes the journal, in this order: once it is not locked, it may be that
 // of another proxy.
@@ -126,33 +133,39 @@ func (j *journal) remove() error {
 	return errors.Join(os.Remove(j.path), j.file.Close())
 }
 
-// read returns the first line of a journal, and the flows that began and did not end. The
-// sequence of the request is 0 if that line is not complete: the proxy was never open then.
-func (j *journal) read() (request entry, open []entry, err error) {
+// lines returns the complete lines of a journal.
+func (j *journal) lines() (all []entry, err error) {
 	b, err := os.ReadFile(j.path)
 	if err != nil {
-		return entry{}, nil, err
+		return nil, err
 	}
-	ended := map[int64]bool{}
 	for line := range bytes.Lines(b) {
 		var e entry
 		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &e) != nil {
 			break
 		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// read returns the first line of a journal, and the flows that began and did not end. The
+// sequence of the request is 0 if that line is not complete: the proxy was never open then.
+func (j *journal) read() (request entry, open []entry, err error) {
+	all, err := j.lines()
+	if err != nil {
+		return entry{}, nil, err
+	}
+	ended := map[int64]bool{}
+	for _, e := range all {
 		switch {
 		case e.Request != 0:
 			request = e
 		case e.Begin != 0:
 			open = append(open, e)
-		default:
+		case e.End != 0:
 			ended[e.End] = true
 		}
 	}
-	kept := open[:0]
-	for _, e := range open {
-		if !ended[e.Begin] {
-			kept = append(kept, e)
-		}
-	}
-	return request, kept, nil
+	return request, slices.DeleteFunc(open, func(e entry) bool { return ended[e.Begin] }), nil
 }

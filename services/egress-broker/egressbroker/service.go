@@ -1,6 +1,8 @@
-// Package egressbroker carries the network traffic of sandboxes. If the session-runner
-// requests a proxy for a call whose verified intent permits requests to hosts, it opens
-// one on a unix socket, records its flows, and closes it at the end of the call.
+// Package egressbroker carries the network traffic of sandboxes, and the requests of services to
+// the endpoints that the operator has configured. If the session-runner requests a proxy for a call
+// whose verified intent permits requests to hosts, it opens one on a unix socket, records its
+// flows, and closes it at the end of the call. Services reach the proxy of an endpoint through
+// queries.
 package egressbroker
 
 import (
@@ -39,8 +41,11 @@ import (
 // Config is the egress-broker's configuration.
 type Config struct {
 	Dir      string   // folder of the sockets, which the session-runner must see under the same path
-	Hosts    []string // only these hosts can be reached: exact names, "*.suffix" or "*"
+	Hosts    []string // only these hosts can be reached by calls: exact names, "*.suffix" or "*"
 	Networks []string // special-use networks that may be dialled, such as 10.0.0.0/8
+	// Endpoints has the URLs to which services may send requests, by the name of the
+	// endpoint; see EndpointsOf. Paths and queries are not used.
+	Endpoints map[string][]string
 	// Listen, if set, returns the listener of a proxy in place of a unix socket with the path.
 	Listen func(path string) (net.Listener, error)
 }
@@ -55,8 +60,10 @@ type Service struct {
 	fetch     Fetch            // requests secrets
 	addresses address.Policy
 	ceiling   []netrule.Rule // limits the rules of every call
-	patience  time.Duration  // longest time for which append tries to append an event; 0 = appendTime
-	dropped   atomic.Int64   // events that were not appended
+	endpoints endpoints
+	resolve   func(ctx context.Context, host string) ([]netip.Addr, error) // see proxy.Config
+	patience  time.Duration                                                // longest time for which append tries to append an event; 0 = appendTime
+	dropped   atomic.Int64                                                 // events that were not appended
 
 	mu      sync.Mutex               // not held while the ledger is read or written
 	open    map[string]*call         // by call id
@@ -89,13 +96,17 @@ func (*Service) Declaration() bus.Declaration {
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.open = env, map[string]*call{}
 	s.calls = running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)
-	s.fetch = secret.FromBroker(env.Emit, env.Box, env.Instance)
+	s.fetch = secret.FromBroker(env.Emit, env.Transport, env.Instance)
 	dir, err := filepath.Abs(filepath.Join(s.Dir, env.Instance)) // the session-runner may have another working folder
 	if err != nil {
 		return err
 	}
 	s.Dir = dir
 	if s.addresses.Allowed, err = networks(s.Networks); err != nil {
+		return err
+	}
+	s.endpoints.s = s
+	if s.endpoints.named, err = parseEndpoints(s.Endpoints); err != nil {
 		return err
 	}
 	s.ceiling = netrule.CeilingOf(s.Hosts)
@@ -125,8 +136,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		}
 		return consumer.Run(ctx, env.Conn, services.EgressBroker, requests, 16, s.request)
 	})
+	s.endpoints.tunnels.serve(&s.endpoints, env.Transport)
 	ready()
 	err = g.Wait()
+	s.endpoints.tunnels.close()
 	s.closeAll()
 	return err
 }
@@ -150,8 +163,8 @@ func (s *Service) sweeps(ctx context.Context) error {
 	}
 }
 
-// sweep records that the proxies of processes that have ended are closed, of this and of the
-// other instances with the same folder, and removes their files.
+// sweep records that the proxies and flows of processes that have ended are closed, of this
+// and of the other instances with the same folder, and removes their files.
 func (s *Service) sweep(ctx context.Context) error {
 	notes, err := filepath.Glob(filepath.Join(filepath.Dir(s.Dir), "*", "*"+note))
 	if err != nil {
@@ -162,7 +175,7 @@ func (s *Service) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return s.endpoints.sweep(ctx)
 }
 
 // clear records that the proxy of a journal is closed, unless a process has the journal locked,
@@ -247,7 +260,7 @@ func (s *Service) answer(ctx context.Context, e *contract.Event, seq uint64, req
 	if err != nil {
 		return err
 	}
-	return s.env.Box.In(e.Tenant).Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
+	return s.env.Transport.In(e.Tenant).Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
 // decide opens the proxy of a call, or returns the reason for a refusal. An error means that
@@ -283,11 +296,20 @@ func (s *Service) fact(request *contract.Event, name string, data []byte) *contr
 	return s.env.Emit.New(name, request.Session, data, request)
 }
 
+// maxAge is the maximum age of a request. Its requester waits for at most 20 seconds (egress.Open),
+// and openings of the call by later requests are within the ledger's duplicate window (see
+// opened), also if the clocks differ by up to three minutes.
+const maxAge = 2 * time.Minute
+
 // check returns the decision that allowed the call of the request in the event e at
 // sequence seq, and the decision's sequence, or the reason for a refusal. It relies on the
 // ledger only, because a request is not authenticated: policy must have allowed the call
-// with hosts or rules, and the requester must be running it.
+// with hosts or rules, and the requester must be running it. A request older than maxAge is
+// refused.
 func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64) (a *contract.Allowed, at uint64, refusal string, err error) {
+	if made, err := contract.ParseTime(e.Time); err != nil || s.env.Emit.Now().Sub(made) > maxAge {
+		return nil, 0, "the request is too old: its requester does not wait for it any longer", nil
+	}
 	a, at, err = s.calls.Find(ctx, e, e.Service(), seq)
 	if err != nil {
 		return nil, 0, "", err

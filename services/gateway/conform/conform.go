@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/schemas"
 )
 
@@ -184,7 +185,9 @@ func (p *probe) fill(s string, quote func(string) string) string {
 	})
 }
 
-func (p *probe) session(name string) string { return "s-conform-" + name + "-" + p.vars["run"] }
+func (p *probe) session(name string) string {
+	return contract.IDSession + "conform-" + name + "-" + p.vars["run"]
+}
 
 // id returns the id that the endpoint returned for a session of this run, or the
 // session's name if it returned none.

@@ -66,14 +66,19 @@ var wrongBodies = map[string][]wrong{
 	"POST /api/v1/pipelines/validate": wrongArgs,
 	"POST /api/v1/pipelines/runs":     wrongArgs,
 	"POST /mcp":                       nil, // JSON-RPC defines its own errors
+	"POST /auth/login":                nil, // these respond with a page
+	"POST /auth/oidc":                 nil,
+	"POST /auth/logout":               nil,
+	"POST /auth/device":               nil,
 	"POST /oauth/token":               nil, // RFC 6749 defines its own errors: package logins tests them
 	"POST /oauth/device":              nil,
 	"POST /oauth/revoke":              nil,
 	"POST /oauth/introspect":          nil,
-	"POST /api/v1/devices":            {{`{"code":1}`, "/code"}, {`[1]`, "body"}, {`{"code":"BCD-FGH-JKL","more":1}`, "/more"}},
+	"POST /api/v1/devices":            {{`{"code":1}`, "/code"}, {`[1]`, "body"}, {`{"code":"BCD-FGH-JKM","more":1}`, "/more"}},
 }
 
-// wrongObservations are bodies of observations with one wrong member.
+// wrongObservations are bodies of observations in which a member is wrong, missing or not
+// permitted.
 var wrongObservations = []wrong{
 	{`{}`, "/action"}, {observed(`"action":7`), "/action"}, {observed(`"journal":""`), "/journal"}, {observed(`"journal":"` + strings.Repeat("x", 129) + `"`), "/journal"},
 	{observed(`"kind":""`), "/kind"}, {observed(`"kind":"policy.set_limits"`), "/kind"}, {observed(`"kind":"tool.x"`), "/kind"}, {observed(`"kind":"client.nothing"`), "/kind"},

@@ -1,18 +1,21 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"runtime"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/artifacts"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -33,6 +36,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/pipelines"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/reported"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/resources"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/secrets"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/tlog"
@@ -51,6 +56,7 @@ type parts struct {
 	observe     *observe.API
 	keys        *keys.API
 	logins      *logins.API
+	pages       *logins.Pages
 	secrets     *secrets.API
 	approvals   *approvals.API
 	artifacts   *artifacts.API
@@ -81,14 +87,19 @@ type Outside struct {
 	Artifacts artifact.Store
 }
 
-// outsideOf returns an Outside with the query client and the transport of a running
-// instance.
-func outsideOf(env *run.Env) Outside {
+// outsideOf returns an Outside with the query client and the transport of a running instance. If
+// store is nil, all artifacts are in the stream ARTIFACTS; otherwise only those that the
+// session-runner uploads are there, and store has the others.
+func outsideOf(env *run.Env, store artifact.Collected) Outside {
 	out := Outside{Queries: env.Queries,
-		Open: func(call, from string) llmapi.Frames { return env.Box.Open(call, from) },
-		Post: func(to, id string, n int64, data []byte) error { return env.Box.Post(to, id, n, data) }}
-	if env.Conn != nil {
+		Open: func(call, from string) llmapi.Frames { return env.Transport.Open(call, from) },
+		Post: func(to, id string, n int64, data []byte) error { return env.Transport.Post(to, id, n, data) }}
+	switch {
+	case env.Conn == nil:
+	case store == nil:
 		out.Artifacts = artifact.Stream{Conn: env.Conn}
+	default:
+		out.Artifacts = artifact.Split{Collected: store, Service: services.SessionRunner, Own: artifact.Stream{Conn: env.Conn}}
 	}
 	return out
 }
@@ -98,7 +109,7 @@ func outsideOf(env *run.Env) Outside {
 // without a server. New returns an error if cfg is invalid.
 func New(cfg Config, env *run.Env, out Outside) (*Service, error) {
 	s := &Service{Config: cfg}
-	if err := s.configure(); err != nil {
+	if err := s.configure(env); err != nil {
 		return nil, err
 	}
 	s.build(env, out)
@@ -130,7 +141,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 		ledger = env.Emit.Log
 	}
 	s.queries = queries.New(out.Queries)
-	s.gate = &auth.Gate{TokenKey: s.TokenKey, LoginKeys: logins.KeyOf(env.Trust.At), Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, Exceeded: s.metrics.CountExceeded,
+	s.gate = &auth.Gate{TokenKey: s.TokenKey, LoginKeys: logins.KeyOf(env.Trust.At), Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, PublicURL: s.PublicURL, Exceeded: s.metrics.CountExceeded,
 		Turns: fair.Turns{Places: runtime.GOMAXPROCS(0), Hold: turn}}
 	if out.Tenants == nil {
 		s.gate.Tenants = env.Cell
@@ -153,15 +164,18 @@ func (s *Service) build(env *run.Env, out Outside) {
 		Metrics: s.metrics, Blobs: env.Blobs, Tracer: env.Tracer, Log: env.Log,
 		Open: out.Open, Post: out.Post}
 	s.calls.ModelRequest = s.models.Request
-	s.mcp = &mcpapi.API{Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Blobs: env.Blobs, Logged: s.logToolCall,
+	reads, packsRead := &fair.Places{N: ledgerapi.MaxStreams}, &fair.Places{N: ledgerapi.MaxPacks}
+	s.calls.Streams = reads
+	s.mcp = &mcpapi.API{Own: &resources.Reader{Gate: s.gate, Queries: s.queries, Ledger: ledger, Store: out.Artifacts, Packs: packsRead, Streams: reads}, Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Overlays: &s.authority, ApprovalPage: s.ApprovalPage, Blobs: env.Blobs, Logged: s.logToolCall,
 		Open: func(call, from string) mcpapi.Frames { return out.Open(call, from) }}
 	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools.Catalog}
+	reports := &reported.Store{Blobs: env.Blobs, Capture: s.capture}
 	s.decide = &decide.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Probe: &s.probe, Tools: &s.tools.Catalog,
-		Metrics: s.metrics, Blobs: env.Blobs, Emit: env.Emit, Log: env.Log}
+		Metrics: s.metrics, Reports: reports, Emit: env.Emit, Log: env.Log}
 	if s.decide.Lender = out.Lender; s.lender != nil { // assigning a nil *handout.Lender would make the interface non-nil
 		s.decide.Lender = s.lender
 	}
-	s.observe = &observe.API{Gate: s.gate, Sessions: in, Ledger: ledger, Emit: env.Emit, Blobs: env.Blobs, Tools: &s.tools.Catalog, Instance: env.Instance}
+	s.observe = &observe.API{Gate: s.gate, Sessions: in, Ledger: ledger, Emit: env.Emit, Reports: reports, Tools: &s.tools.Catalog, Instance: env.Instance}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
 	s.logins = &logins.API{Gate: s.gate, Calls: s.calls, Ledger: ledger, Key: env.SignKey, Keys: env.Trust.Keys, Passwords: s.Passwords,
 		Original: func() string {
@@ -170,16 +184,18 @@ func (s *Service) build(env *run.Env, out Outside) {
 			}
 			return env.Cell.Original()
 		}}
-	s.secrets = &secrets.API{Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Box: env.Box}
+	s.pages = &logins.Pages{API: s.logins, Provider: s.provider}
+	s.secrets = &secrets.API{Gate: s.gate, Calls: s.calls, Trust: env.Trust, Ledger: ledger, Transport: env.Transport}
 	s.artifacts = &artifacts.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Env: env, Store: out.Artifacts, Uploads: &fair.Places{N: artifacts.MaxUploads}}
 	s.pipelines = &pipelines.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Tools: &s.tools.Catalog}
 	s.approvals = &approvals.API{Gate: s.gate, Calls: s.calls, Queries: s.queries}
 	s.policy = &policyapi.API{Gate: s.gate, Queries: s.queries, Trust: env.Trust}
 	s.ledger = &ledgerapi.API{RootKID: env.RootKID, Gate: s.gate, Queries: s.queries, Sessions: in, Ledger: ledger, Blobs: env.Blobs,
-		Verifiers: fair.New(ledgerapi.MaxVerifying), Streams: &fair.Places{N: ledgerapi.MaxStreams}, Packs: &fair.Places{N: ledgerapi.MaxPacks},
+		Verifiers: fair.New(ledgerapi.MaxVerifying), Streams: reads, Packs: packsRead,
 		Catalog: &s.tools, Authority: &s.authority, Position: func() uint64 { return s.view.Position() }}
 	s.tlog = &tlog.API{Gate: s.gate, Queries: s.queries}
 	s.conformance = &conformance.API{RootKID: env.RootKID, Gate: s.gate, Blobs: env.Blobs, Emit: env.Emit}
 	s.health = &health.API{Instance: env.Instance, Version: s.Version, Durability: s.Durability, Expect: s.Expect, Gate: s.gate,
-		Ledger: ledger, Conn: env.Conn, Queries: out.Queries, Health: env.Health}
+		Ledger: ledger, Queries: out.Queries, Health: env.Health,
+		Live: func(ctx context.Context, service string) ([]string, error) { return bus.Live(ctx, env.Conn, service) }}
 }

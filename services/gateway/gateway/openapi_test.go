@@ -68,16 +68,15 @@ var freeForm = map[string]string{
 	"Args":             "the tool's input schema has the members",
 	"Document":         "the OpenAPI Initiative specifies the document itself",
 	"EventData":        "each type of event has a schema of its own (docs/reference/events.md)",
-	"ExportLine":       "lines of four kinds have members of their own (docs/reference/ledger-format.md)",
 	"Facts":            "policy bundles and kinds of calls have facts of their own",
 	"InputItem":        "the members are those that the caller of the provider's API sent",
 	"MCPMessage":       "the Model Context Protocol specifies them",
 	"Inputs":           "the document of the pipeline has the members",
-	"Pipeline":         "a how-to guide and the route that validates a document have the members",
 	"Output":           "the tool, or the provider of the model, made it",
 	"ProviderRequest":  "the provider's API specifies it, and it passes unchanged",
 	"ProviderResponse": "the provider's API specifies it, and it passes unchanged",
 	"Schema":           "JSON Schema specifies it",
+	"Template":         "it is any JSON value, and its strings hold references to other values",
 	"ViewLine":         "views have a canonical form of their own, which is compared as bytes",
 }
 

@@ -17,8 +17,8 @@ import (
 
 // TestLaggingKeys shows that the catalog applies cell_opened although the registry of
 // keys, which another reader updates, has not read the root key when the catalog reads
-// the event: a tool that is registered in the cell's tenant is in the catalog. The event
-// is not applied if the wait for the registry fails.
+// the event: a tool that is registered in the cell's tenant is in the catalog. If the wait
+// for the registry fails, apply returns its error.
 func TestLaggingKeys(t *testing.T) {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {

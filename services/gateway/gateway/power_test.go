@@ -37,7 +37,7 @@ func TestWithheld(t *testing.T) {
 		b, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		withheld := resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(string(b), "cannot be synced")
-		logs := r.method == http.MethodPost && strings.HasPrefix(r.path, "/oauth/") // logins are events, too
+		logs := r.method == http.MethodPost && (strings.HasPrefix(r.path, "/oauth/") || strings.HasPrefix(r.path, "/auth/")) // logins are events, too
 		if err != nil || withheld != (r.need.Caller || logs) {
 			t.Errorf("%s %s: %d %.100s %v", r.method, r.path, resp.StatusCode, b, err)
 		}

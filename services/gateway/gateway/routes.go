@@ -19,6 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/durable"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -51,11 +53,19 @@ func (s *Service) table() []route {
 
 		{get, "/.well-known/jwks.json", auth.Open, s.logins.PublishKeys},
 		{get, "/.well-known/oauth-authorization-server", auth.Open, s.logins.Describe},
+		{get, mcpapi.MetadataPath, auth.Open, s.mcp.Metadata},
 		{post, "/oauth/token", auth.Login, s.logins.Token},
 		{post, "/oauth/device", auth.Login, s.logins.Device},
 		{post, "/oauth/revoke", auth.Login, s.logins.Revoke},
 		{post, "/oauth/introspect", auth.Known.WithOpaqueBody(), s.logins.Introspect},
 		{post, "/api/v1/devices", calling, s.logins.ApproveDevice},
+		{get, logins.LoginPath, auth.Open, s.pages.Show},
+		{post, logins.LoginPath, auth.Login, s.pages.ByPassword},
+		{post, logins.LogoutPath, auth.Login, s.pages.Logout},
+		{get, logins.DevicePath, auth.Open, s.pages.Device},
+		{post, logins.DevicePath, auth.Login, s.pages.ApproveDevice},
+		{post, logins.ProviderPath, auth.Login, s.pages.Begin},
+		{get, logins.CallbackPath, auth.Open, s.pages.Callback},
 
 		{post, "/v1/chat/completions", model, s.models.Handler(llm.Chat)},
 		{post, "/v1/completions", model, s.models.Handler(llm.Completions)},
@@ -86,6 +96,8 @@ func (s *Service) table() []route {
 		{post, "/api/v1/pipelines/runs", calling, s.pipelines.Run},
 		{get, "/api/v1/pipelines/runs/:id", auth.Known, s.pipelines.Show},
 		{get, "/api/v1/pipelines/runs/:id/graph", auth.Known, s.pipelines.Graph},
+		{get, "/api/v1/pipelines/schedules", auth.Known, s.pipelines.Schedules},
+		{get, "/api/v1/pipelines/schedules/:id", auth.Known, s.pipelines.Schedule},
 		{del, "/api/v1/pipelines/runs/:id", auth.Calling.WithQuota(), s.pipelines.Cancel},
 		{get, "/api/v1/llm/stats", audit, s.models.Stats},
 		{get, "/api/v1/llm/spend", audit, s.models.Spend},
@@ -96,6 +108,7 @@ func (s *Service) table() []route {
 		{post, "/api/v1/tokens/revocations", admin.WithRecord(), s.keys.Revoke},
 		{post, "/api/v1/judgements", calling, s.calls.Judgement},
 		{get, "/api/v1/calls/:id", auth.Known, s.calls.State},
+		{get, "/api/v1/calls/:id/explanation", audit, s.calls.Explain},
 		{del, "/api/v1/calls/:id", auth.Calling.WithQuota(), s.calls.Cancel},
 		{post, "/api/v1/decide", decides, s.decide.Decide},
 		{post, "/api/v1/intents/:id/outcome", auth.Holds(token.Decide).WithReport(), s.decide.Report},
@@ -136,9 +149,9 @@ func (s *Service) table() []route {
 
 		{get, "/mcp/v1/capabilities", auth.Holds(token.Tools), s.mcp.Capabilities},
 		{post, "/mcp/v1/execute", calling, s.mcp.Execute},
-		{get, "/mcp", auth.Calling, mcp},
-		{post, "/mcp", auth.Calling, mcp},
-		{del, "/mcp", auth.Calling, mcp},
+		{get, mcpapi.Path, auth.Calling, mcp},
+		{post, mcpapi.Path, auth.Calling, mcp},
+		{del, mcpapi.Path, auth.Calling, mcp},
 	}
 }
 
@@ -186,7 +199,11 @@ func (s *Service) routes() *echo.Echo {
 	e.Use(secured)
 	e.Use(body.Unread)
 	for _, r := range s.table() {
-		e.Add(r.method, r.path, s.withheld(r.need, s.gate.Enter(r.need, decoded(r.handle))))
+		handle := s.withheld(r.need, s.gate.Enter(r.need, decoded(r.handle)))
+		if r.path == mcpapi.Path {
+			handle = s.mcp.Challenged(handle)
+		}
+		e.Add(r.method, r.path, handle)
 	}
 	return e
 }

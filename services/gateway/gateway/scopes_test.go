@@ -13,16 +13,17 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// openRoutes lists the operations that require no credential. The link of an artifact is a
-// credential itself.
-var openRoutes = []string{"GET /.well-known/jwks.json", "GET /.well-known/oauth-authorization-server", "GET /a/{link}", "GET /healthz", "GET /openapi.json", "GET /readyz", "GET /version",
-	"POST /oauth/device", "POST /oauth/revoke", "POST /oauth/token"}
+// openRoutes lists the operations that require no bearer token. The link of an artifact is a
+// credential itself; the pages below /auth check the cookie of the browser.
+var openRoutes = []string{"GET /.well-known/jwks.json", "GET /.well-known/oauth-authorization-server", "GET /.well-known/oauth-protected-resource/mcp", "GET /a/{link}", "GET /auth/callback", "GET /auth/device", "GET /auth/login", "GET /healthz", "GET /openapi.json", "GET /readyz", "GET /version",
+	"POST /auth/device", "POST /auth/login", "POST /auth/logout", "POST /auth/oidc", "POST /oauth/device", "POST /oauth/revoke", "POST /oauth/token"}
 
-// TestScopes shows that every operation except those in openRoutes requires exactly one scope,
-// which exists, and that the OpenAPI document states it. Without a credential the response has
-// status 401, and with a credential that lacks the scope it has status 403, unless every credential
-// has the scope; GET /metrics, which is open to peers on the same host, is not requested. Each
-// response has the headers for browsers and permits no other origin.
+// TestScopes shows that every operation except those in openRoutes requires exactly one scope, in
+// token.All or of those that only auth.Need.Scope returns, and that the OpenAPI document states
+// it. Without a credential the response has status 401, and with a credential that lacks the scope
+// it has status 403, unless every credential has the scope; GET /metrics, which is open to peers
+// on the same host, is not requested. Each response has the headers for browsers and permits no
+// other origin.
 func TestScopes(t *testing.T) {
 	var doc struct {
 		Paths map[string]map[string]struct {

@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/ed25519"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -20,10 +19,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/egress/endpoint"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
@@ -32,11 +34,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/react"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
-	"github.com/binnacle-mesh/binnacle/pkg/tlsfiles"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/acme"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/probe"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/webhook"
@@ -44,24 +47,32 @@ import (
 
 // Config is the gateway's configuration.
 type Config struct {
-	Addr        string            // listen address, host:port
-	TokenKey    ed25519.PublicKey // verifies bearer tokens
-	Durability  string            // durability mode that /readyz reports: process, power or replicated
-	Expect      []string          // services that must be ready for /readyz to return 200
-	CallTimeout time.Duration     // timeout of a call whose request sets none; 0 means 90 s
-	Version     string
-	Capture     string // how prompts and responses are recorded: plain, encrypted, hashed or off; empty means plain
-	Bodies      body.Limits
-	TLSCert     string // PEM files with certificate and key, reloaded when they change; empty means plain HTTP
-	TLSKey      string
-	Webhook     string // URL that is notified of calls that wait for approval; empty disables notifications
-	JobWebhook  string // URL that is notified of the ends of jobs; empty disables notifications
-	WebhookKey  []byte // HMAC-SHA256 key of the webhooks' signatures; if Webhook or JobWebhook is set, at least 16 bytes
+	Addr         string            // listen address, host:port
+	TokenKey     ed25519.PublicKey // verifies bearer tokens
+	Durability   string            // durability mode that /readyz reports: process, power or replicated
+	Expect       []string          // services that must be ready for /readyz to return 200
+	CallTimeout  time.Duration     // timeout of a call whose request sets none; 0 means 90 s
+	Version      string
+	Capture      string // how prompts and responses are recorded: plain, encrypted, hashed or off; empty means plain
+	Bodies       body.Limits
+	TLS          config.GatewayTLS // files of the certificate and of the authorities of clients, reloaded when they change; without a certificate plain HTTP
+	ACME         config.ACME       // authority from which the certificate is obtained instead; none without domains
+	Webhook      string            // URL that is notified of calls that wait for approval; empty disables notifications
+	JobWebhook   string            // URL that is notified of the ends of jobs; empty disables notifications
+	OIDC         config.OIDC       // identity provider at which persons log in; none without an issuer
+	PublicURL    string            // URL under which browsers reach the gateways; empty means that of each request
+	ApprovalPage string            // URL of the page for approvers that clients of MCP are offered, in which {call} stands for the id of a call; empty for none
+	WebhookKey   []byte            // HMAC-SHA256 key of the webhooks' signatures; if Webhook or JobWebhook is set, at least 16 bytes
 	// Passwords is the path of the file of passwords (see package password), which need not
 	// exist. It is read at each login. Empty means that no person has a password.
 	Passwords string
+	// Artifacts stores the content of artifacts; nil means the stream ARTIFACTS.
+	Artifacts artifact.Collected
 	// Listening, if set, is called with the bound address before requests are served.
 	Listening func(addr string)
+	// Serving, if set, is called before Listening with the handler of requests, which can be used
+	// without a connection.
+	Serving func(http.Handler)
 	// Listener, if set, accepts the connections instead of a TCP listener on Addr.
 	Listener net.Listener
 }
@@ -71,14 +82,17 @@ type Config struct {
 type Service struct {
 	Config
 
-	env       *run.Env
-	tools     catalog.View
-	authority auth.Authority
-	view      *follow.Follower
-	metrics   *metrics.Metrics
-	probe     probe.Probe
-	await     func(seq uint64) error // waits until the key registry has applied every key event before ledger entry seq
-	captures  atomic.Pointer[string] // capture mode of the latest reload; nil before the first reload
+	env          *run.Env
+	tools        catalog.View
+	authority    auth.Authority
+	view         *follow.Follower
+	metrics      *metrics.Metrics
+	probe        probe.Probe
+	provider     *logins.Provider       // nil without an identity provider
+	await        func(seq uint64) error // waits until the key registry has applied every key event before ledger entry seq
+	captures     atomic.Pointer[string] // capture mode of the latest reload; nil before the first reload
+	certificates *acme.Manager          // nil unless they are obtained by ACME
+	challenges   net.Listener           // for challenges over HTTP; nil if there are none
 	parts
 }
 
@@ -115,15 +129,16 @@ func (*Service) Declaration() bus.Declaration {
 // or no listener can be opened, and otherwise the first error of the server or of a
 // background task.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
-	if err := s.configure(); err != nil {
+	if err := s.configure(env); err != nil {
 		return err
 	}
 	kept := s.entries(env.Snapshots == nil)
 	s.view = follow.New(env.Conn, env.Instance, toolsReader, kept.Add)
-	s.build(env, outsideOf(env))
-	s.prop.ServeBodies(env.Box)
+	s.build(env, outsideOf(env, s.Artifacts))
+	s.prop.ServeBodies(env.Transport)
 	s.secrets.Serve()
 	env.ReportFollower("gateway.catalog", s.view, nil)
+	env.ServeApplied(s.view)
 	env.Report(func(context.Context) run.Health {
 		pos, lag := s.prop.Position()
 		return run.Health{Name: "gateway.outcomes", OK: pos > 0 || lag == 0, Position: pos, Lag: lag}
@@ -133,6 +148,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	g, inner := errgroup.WithContext(ctx)
+	s.obtain(inner, g)
 	s.await = func(seq uint64) error { return env.Trust.Await(inner, seq) }
 	from := env.Snapshots.Start(ctx, kept.Source(services.ViewCatalog, snapshotVersion, s.view))
 	g.Go(func() error { return s.view.Run(inner, from) })
@@ -148,6 +164,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		case <-listening:
 		case <-inner.Done():
 			return nil
+		}
+		if s.Serving != nil {
+			s.Serving(srv.Handler)
 		}
 		if s.Listening != nil {
 			s.Listening(bound)
@@ -169,13 +188,18 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 
 // configure sets the defaults of the configuration and returns an error if the
 // configuration is invalid.
-func (s *Service) configure() error {
+func (s *Service) configure(env *run.Env) error {
 	s.CallTimeout, s.Capture = cmp.Or(s.CallTimeout, 90*time.Second), cmp.Or(s.Capture, llm.CapturePlain)
 	if !slices.Contains([]string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed, llm.CaptureOff}, s.Capture) {
 		return fmt.Errorf("gateway: capture %q: want plain, encrypted, hashed or off", s.Capture)
 	}
 	if s.Webhook+s.JobWebhook != "" && len(s.WebhookKey) < 16 {
 		return errors.New("gateway: the webhook's key has fewer than 16 bytes")
+	}
+	var err error
+	s.provider, err = logins.NewProvider(s.OIDC, endpoint.Transport(env.Queries, egress.EndpointOIDC, ""))
+	if err != nil {
+		return fmt.Errorf("gateway: %w", err)
 	}
 	return nil
 }
@@ -225,15 +249,18 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 
 // reactors returns the reactors of the webhooks that are configured.
 func (s *Service) reactors() (out []react.Reactor) {
-	to := func(url string) *webhook.Endpoint {
-		return &webhook.Endpoint{URL: url, Key: s.WebhookKey, Now: s.env.Emit.Now}
+	to := func(name, url string) *webhook.Endpoint {
+		return &webhook.Endpoint{Name: name, URL: url, Key: s.WebhookKey, Now: s.env.Emit.Now,
+			Transport: func(tenant, id string) *http.Transport {
+				return endpoint.Transport(s.env.Queries.In(tenant), name, id)
+			}}
 	}
 	if s.Webhook != "" {
-		hook := &approvals.Webhook{Endpoint: to(s.Webhook), Emit: s.env.Emit, Durable: s.env.Conn.Durable}
+		hook := &approvals.Webhook{Endpoint: to(egress.EndpointApprovalWebhook, s.Webhook), Emit: s.env.Emit, Durable: s.env.Conn.Durable}
 		out = append(out, hook.Reactor())
 	}
 	if s.JobWebhook != "" {
-		hook := &calls.JobWebhook{Endpoint: to(s.JobWebhook), Emit: s.env.Emit, Queries: s.queries, Durable: s.env.Conn.Durable}
+		hook := &calls.JobWebhook{Endpoint: to(egress.EndpointJobWebhook, s.JobWebhook), Emit: s.env.Emit, Queries: s.queries, Durable: s.env.Conn.Durable}
 		out = append(out, hook.Reactor())
 	}
 	return out
@@ -249,24 +276,4 @@ func shutDown(ctx context.Context, srv *http.Server) error {
 		err = srv.Close()
 	}
 	return err
-}
-
-// listen returns the listener for requests, which uses TLS if a certificate is
-// configured, and the address that it is bound to.
-func (s *Service) listen() (l net.Listener, bound string, err error) {
-	files, err := tlsfiles.Open(s.TLSCert, s.TLSKey)
-	if err != nil {
-		return nil, "", fmt.Errorf("gateway: %w", err)
-	}
-	if l = s.Listener; l == nil {
-		if l, err = net.Listen("tcp", s.Addr); err != nil {
-			return nil, "", fmt.Errorf("listen on %s: %w; set another address with --addr", s.Addr, err)
-		}
-	}
-	bound = l.Addr().String()
-	if files == nil {
-		tlsfiles.Warn("gateway", bound)
-		return l, bound, nil
-	}
-	return tls.NewListener(l, files.Config()), bound, nil
 }

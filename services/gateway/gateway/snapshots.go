@@ -10,7 +10,7 @@ import (
 // snapshotVersion is the version of the code that folds the views of the catalog and of
 // credentials; see snapshot.Source. It must be increased if the events that they read
 // change.
-const snapshotVersion = 4
+const snapshotVersion = 6
 
 // entries returns the entries of which the snapshots of both views consist. off is true
 // if no snapshots are taken.

@@ -29,7 +29,7 @@ var proposing = map[string][2]string{
 	"POST /api/v1/keys":                  {"", `{"id":"k","scopes":["llm:call"]}`},
 	"POST /api/v1/keys/:id/consent":      {"/api/v1/keys/k/consent", `{"maker":"alice","scopes":["llm:call"]}`},
 	"DELETE /api/v1/keys/:id/consent":    {"/api/v1/keys/k/consent", ``},
-	"POST /api/v1/devices":               {"", `{"code":"BCD-FGH-JKL"}`},
+	"POST /api/v1/devices":               {"", `{"code":"BCD-FGH-JKM"}`},
 	"POST /api/v1/tokens/revocations":    {"", `{"id":"j","reason":"x"}`},
 	"POST /api/v1/judgements":            {"", `{"session":"s-x","rubric":"x"}`},
 	"POST /api/v1/approvals/:call/votes": {"/api/v1/approvals/c-x/votes", `{"vote":"grant","reason":"x"}`},

@@ -85,7 +85,7 @@ func twoTenants(t *testing.T) (*edgetest.Mesh, map[string]string) {
 		"audit session_receipts", "audit sessions", "audit search", "audit evidence", "audit receipt_by_digest", "audit proof", "audit tenant_export"} {
 		m.Answers[name] = []string{canary}
 		m.Answers[name+" of u"] = func(args json.RawMessage) (any, error) {
-			return nil, rpc.Errorf(contract.CodeNotFound, "not found: %s", args)
+			return nil, rpc.Errorf(contract.CodeNotFound, "no %s", args)
 		}
 	}
 	m.Answers["policy approval"] = map[string]string{"call_id": ids["waiting"]}
@@ -293,9 +293,10 @@ var ownID = regexp.MustCompile(`\b[ce]-[A-Z2-7]{26}`)
 // TestPlacesOfAnotherTenant sends, for each operation of the OpenAPI document that
 // requires a credential, except those in unheard, and for each parameter and member of its
 // body that can be an id, requests with ids of the first tenant as a principal of the
-// second one. It checks that each response is equal to that for an id that never existed,
-// apart from the id itself, that it contains neither canary nor another id of the first
-// tenant, and that calls are proposed in the second tenant only.
+// second one. Of GET /api/v1/events, it sends the parameter session only. It checks that
+// each response is equal to that for an id that never existed, apart from the id itself,
+// that it contains neither canary nor another id of the first tenant, and that calls are
+// proposed in the second tenant only.
 func TestPlacesOfAnotherTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, ids := twoTenants(t)

@@ -5,11 +5,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // privateKey is a Signer.
@@ -127,7 +130,8 @@ func sign(t *testing.T, k privateKey, header map[string]any, c jwt.Claims) strin
 	return raw
 }
 
-// TestForeign checks tokens that neither Issue nor Mint makes, with a valid signature.
+// TestForeign checks that Verify and VerifyUse reject tokens that neither Mint nor Issue makes,
+// although their signatures are valid.
 func TestForeign(t *testing.T) {
 	k, keys := key(t)
 	public, err := keys("k1")
@@ -204,7 +208,8 @@ func TestID(t *testing.T) {
 	}
 }
 
-// TestAll checks that the scopes are those of the constants and of the registry, each once.
+// TestAll checks that All contains the scopes of the constants, and no scope twice, that the role
+// owner gives all of them but those of operators, and that no role gives another scope.
 func TestAll(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range All {
@@ -216,6 +221,19 @@ func TestAll(t *testing.T) {
 	for _, s := range []string{LLM, Tools, Vault, Erase, Judge, Admin, Audit, Health, Vote, Cosign, Decide, CellAdmin, CellAudit} {
 		if !seen[s] {
 			t.Errorf("%s is missing", s)
+		}
+	}
+	owner := contract.MemberScopes([]string{contract.RoleOwner})
+	for _, s := range All {
+		if operator := s == CellAdmin || s == CellAudit; slices.Contains(owner, s) == operator {
+			t.Errorf("%s: the role owner has it: %v", s, !operator)
+		}
+	}
+	for _, role := range []string{"approver", contract.RoleOwner, contract.RoleAdmin, contract.RoleDeveloper, contract.RoleViewer, contract.RoleAuditor} {
+		for _, s := range contract.MemberScopes([]string{role}) {
+			if !seen[s] {
+				t.Errorf("the role %s gives the unknown scope %s", role, s)
+			}
 		}
 	}
 }

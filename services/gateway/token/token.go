@@ -71,7 +71,15 @@ type Claims struct {
 	Scopes []string `json:"scopes"`
 	Login  string   `json:"sid,omitempty"` // id of the login that the token belongs to; empty for a token that Mint made
 	Use    string   `json:"use,omitempty"` // one of the uses of the tokens of logins; empty for a token that Mint made
-	KID    string   `json:"-"`             // key id in the header; empty for a token that Mint made
+
+	// The state of a login at the identity provider; see UseState.
+	Nonce      string `json:"nonce,omitempty"`
+	Verifier   string `json:"pkce,omitempty"`       // of RFC 7636
+	Back       string `json:"back,omitempty"`       // URL to which the identity provider sends the browser back
+	Invitation string `json:"invitation,omitempty"` // digest of the code of an invitation
+	UserCode   string `json:"user_code,omitempty"`  // code of a program that the person then approves
+
+	KID string `json:"-"` // key id in the header; empty for a token that Mint made
 }
 
 // The uses of the tokens that Issue makes. An access token is a credential of API
@@ -90,9 +98,9 @@ type Signer interface {
 }
 
 // Issue returns a token with the claims c, signed with the key kid, whose private part key
-// holds. It sets the issuer, the audience and, if it is empty, the id. Unlike the seed of
-// Mint, the key is rotated: every gateway signs with its own, and verifiers find it by its
-// id (RFC 7517).
+// holds. It sets the issuer and the audience in c, and the id if it is empty. Unlike the seed of
+// Mint, the key is rotated: every gateway signs with its own, and verifiers find it by its id
+// (RFC 7517).
 func Issue(key Signer, kid string, c *Claims) (string, error) {
 	if c.Issuer, c.Audience = issuer, (jwt.ClaimStrings{audience + "/" + c.Use}); c.Use == UseAccess {
 		c.Audience = jwt.ClaimStrings{audience}
@@ -113,9 +121,9 @@ func Issue(key Signer, kid string, c *Claims) (string, error) {
 // that is valid now.
 type KeyOf func(kid string) (ed25519.PublicKey, error)
 
-// VerifyUse verifies a token that Issue made for a use, and returns its JWT claims. The
-// other requirements on the claims are those of Verify, except that a token for a device
-// or a state need not have a subject.
+// VerifyUse verifies a token that Issue made for a use, and returns its JWT claims. The claims
+// must also meet the requirements of Verify, except that they may be those of a login, and that
+// a token for a device or a state need not have a subject.
 func VerifyUse(keys KeyOf, raw, use string) (*Claims, error) {
 	var c Claims
 	want := audience

@@ -44,9 +44,9 @@ func TestMint(t *testing.T) {
 	}
 }
 
-// TestVerify checks that Verify rejects tokens of another key or without a valid tenant,
-// expired tokens, tokens with another algorithm or without a signature, and texts that
-// are not tokens.
+// TestVerify checks that Verify rejects tokens of another key or without a valid tenant, expired
+// tokens, tokens with another algorithm or with a shortened or missing signature, and the empty
+// string.
 func TestVerify(t *testing.T) {
 	seed, public := keys()
 	other := slices.Clone(seed)

@@ -50,7 +50,7 @@ var scoreTool = contract.Tool{
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
-	s.prop.ServeBodies(env.Box)
+	s.prop.ServeBodies(env.Transport)
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "judge", []contract.Tool{scoreTool}); err != nil {
 		return err
 	}
@@ -67,9 +67,14 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return nil
 		}
 		ready()
-		return execute.New(env, 4, []contract.Tool{scoreTool}, s.score).Run(ctx)
+		return s.executor().Run(ctx)
 	})
 	return g.Wait()
+}
+
+// executor returns the executor of the service's calls.
+func (s *Service) executor() *execute.Executor {
+	return execute.New(s.env, 4, []contract.Tool{scoreTool}, s.score)
 }
 
 // judgeTime is the time limit of the nested call to the judging model.

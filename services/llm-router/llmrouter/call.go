@@ -39,7 +39,7 @@ type call struct {
 		tags []string
 	}
 
-	room          *amounts // amounts reserved by policy, of which 0 limits nothing; nil if no budget limits the call
+	room          *amounts // amounts reserved by policy, 0 = no limit; nil if no budget limits the call
 	prompt, reply scan.Guard
 	inPrompt      scan.Seen
 	withheld      []string // names of tools that are removed from the request
@@ -51,8 +51,8 @@ type call struct {
 	output []byte // response that is recorded as the call's output; nil if there is none
 }
 
-// call executes one call. The result always has a usage, also after a failure: the
-// amounts that all attempts used and sent.
+// call executes one call. The result always has a usage, even after a failure: the amounts
+// that all attempts used and sent.
 func (s *Service) call(ctx context.Context, w *execute.Work, api *dialect.Caller) execute.Result {
 	c := &call{s: s, w: w, api: api, usage: contract.Usage{Measured: []string{contract.MeasureEgress}}}
 	r := c.answer(ctx)
@@ -67,7 +67,7 @@ func (c *call) answer(ctx context.Context) execute.Result {
 	if bad := c.read(ctx); bad != nil {
 		return *bad
 	}
-	c.out = newOut(ctx, c.w, c.s.env.Box, &c.s.under)
+	c.out = newOut(ctx, c.w, c.s.env.Transport, &c.s.under)
 	defer c.out.close()
 	f := c.owned(ctx)
 	if f == nil {
@@ -181,7 +181,7 @@ func (c *call) failed(f *provider.Failure) execute.Result {
 	if c.out.begun() || !c.w.Call.Stream {
 		return r
 	}
-	h := &llm.Head{Status: f.Row().EdgeStatus(f.Status), Headers: map[string]string{}}
+	h := &llm.Head{Status: f.Row().EdgeStatus(f.Status, f.Overloaded), Headers: map[string]string{}}
 	if f.Retry > 0 {
 		h.Headers["Retry-After"] = strconv.Itoa(int(math.Ceil(f.Retry.Seconds())))
 	}

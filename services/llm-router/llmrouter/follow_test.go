@@ -409,7 +409,7 @@ func TestFailed(t *testing.T) {
 		fault  string
 	}{
 		"theirs":     {provider.Failure{Code: fault.RateLimited, Status: 429, Body: []byte(own), Message: "ours", Retry: 1200 * time.Millisecond}, 429, own, ""},
-		"not JSON":   {provider.Failure{Code: fault.Upstream, Status: 529, Body: []byte("<html>"), Message: "ours"}, 503, "", "ours"},
+		"not JSON":   {provider.Failure{Code: fault.Upstream, Status: 529, Overloaded: true, Body: []byte("<html>"), Message: "ours"}, 503, "", "ours"},
 		"about keys": {provider.Failure{Code: fault.CredentialInvalid, Status: 401, Body: []byte(own), Message: "ours"}, 502, "", "ours"},
 		"ours":       {provider.Failure{Code: fault.InvalidInput, Message: "ours"}, 400, "", "ours"},
 	} {

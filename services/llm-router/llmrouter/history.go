@@ -172,32 +172,24 @@ func (c *call) exchange(ctx context.Context, callID string) (body, output []byte
 }
 
 // event queries audit for an event of one of the caller's calls, and decodes the data of
-// the event into data. It repeats the query until audit has indexed the event. It
-// returns errNotStored for another caller's call, and any error of the query or of
-// decoding. If ctx is done before the event is indexed, it returns errNotStored or the
-// error of the query.
+// the event into data. Audit applies the events that are on the ledger before it answers,
+// and the end of a response is sent to its caller after the outcome is on the ledger, so
+// audit has the outcome of each response that its caller has received. event returns
+// errNotStored for another caller's call and for a call without that event, and any error
+// of the query or of decoding.
 func (c *call) event(ctx context.Context, q query.Query[audit.CallRef, json.RawMessage], name, callID string, data canon.Document) error {
-	for {
-		raw, err := rpc.Do(ctx, c.s.env.Queries.In(c.w.Event.Tenant), q, audit.CallRef{CallID: callID})
-		if err != nil {
-			return err
-		}
-		e, err := eventlog.OpenBytes(raw.Value, bus.Filter{Tenant: c.w.Event.Tenant}.String())
-		if err != nil {
-			return err
-		}
-		if e.Actor != c.w.Event.Actor {
-			return errNotStored // do not disclose that another caller's response exists
-		}
-		if e.Name == name {
-			return contract.Decode(e.Data, data)
-		}
-		select {
-		case <-ctx.Done():
-			return errNotStored // the event is not indexed, so the call has probably not ended
-		case <-time.After(5 * time.Millisecond):
-		}
+	raw, err := rpc.Do(ctx, c.s.env.Queries.In(c.w.Event.Tenant), q, audit.CallRef{CallID: callID})
+	if err != nil {
+		return err
 	}
+	e, err := eventlog.OpenBytes(raw.Value, bus.Filter{Tenant: c.w.Event.Tenant}.String())
+	if err != nil {
+		return err
+	}
+	if e.Actor != c.w.Event.Actor || e.Name != name { // do not disclose that another caller's response exists
+		return errNotStored
+	}
+	return contract.Decode(e.Data, data)
 }
 
 // kindDelete is the kind of the call that deletes a stored response. A deleted response

@@ -58,13 +58,13 @@ func TestHistoryOutage(t *testing.T) {
 	} {
 		s := plays(t, newUpstreams(t, nil), nil)
 		s.env.Blobs = &blob.Store{Conn: &bus.Conn{}, Tenant: "t"}
-		s.env.Queries = &rpc.Client{Live: func(context.Context, string) (string, error) { return "audit-1", nil },
+		s.env.Queries = &rpc.Client{Live: func(context.Context, string) (rpc.Instance, error) { return rpc.Instance{Name: "audit-1"}, nil },
 			Send: func(context.Context, string, string, string, any) (rpc.Frames, error) { return c.reply, nil }}
 		m := s.made(t, t.Context(), llm.Responses, `{"model":"a/m","input":"hi","previous_response_id":"resp_1"}`)
 		m.w.Event.Tenant = "t"
 		_, _, err := m.turn(t.Context(), "c-0")
 		var f *provider.Failure
-		if !errors.As(m.call.unreadable(err, "no: "), &f) || f.Code != c.code || f.Row().EdgeStatus(f.Status) != c.status {
+		if !errors.As(m.call.unreadable(err, "no: "), &f) || f.Code != c.code || f.Row().EdgeStatus(f.Status, f.Overloaded) != c.status {
 			t.Errorf("%s: %v became %+v", name, err, f)
 		}
 		if c.status == 503 && !contract.Codes[f.Code].Retryable {

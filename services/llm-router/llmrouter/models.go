@@ -36,7 +36,8 @@ func (l *modelList) of(tenant string) tenantModels {
 	return l.by[tenant]
 }
 
-// set replaces the lists of the given providers for a tenant, at the time now.
+// set replaces the lists of the given providers for a tenant, and keeps those of other
+// providers. now is the time at which the lists were fetched.
 func (l *modelList) set(tenant string, lists map[string][]string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

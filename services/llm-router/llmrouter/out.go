@@ -68,11 +68,11 @@ var (
 
 // newOut returns the writer of a call's response and counts the call as in progress
 // until close is called.
-func newOut(ctx context.Context, w *execute.Work, box *transient.Box, under *atomic.Int64) *out {
+func newOut(ctx context.Context, w *execute.Work, transport *transient.Transport, under *atomic.Int64) *out {
 	o := &out{ctx: ctx, w: w, under: under}
 	under.Add(1)
 	if w.Call.Stream {
-		o.credits = box.Open(llm.CreditID(w.Call.ID), w.Proposer)
+		o.credits = transport.Open(llm.CreditID(w.Call.ID), w.Proposer)
 	}
 	return o
 }

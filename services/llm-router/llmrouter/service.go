@@ -171,7 +171,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := s.configure(); err != nil {
 		return err
 	}
-	rpc.Serve(&rpc.Server{Box: env.Box}, events.ModelsQuery, func(ctx context.Context, _ *events.ModelsRequest) (events.ModelList, error) {
+	rpc.Serve(&rpc.Server{Transport: env.Transport}, events.ModelsQuery, func(ctx context.Context, _ *events.ModelsRequest) (events.ModelList, error) {
 		tenant := transient.Tenant(ctx)
 		return events.ModelList{Data: s.list(tenant), Stale: s.models.of(tenant).stale()}, nil
 	})
@@ -190,12 +190,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err := errors.Join(s.publish(ctx, m), s.publishAccepted(ctx, m)); err != nil {
 		return err
 	}
-	limit := s.Limit
-	if limit == 0 {
-		limit = 4096
-	}
-	x := execute.New(env, limit, tools, s.handle)
-	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
+	x := s.executor(tools)
 	view := s.serveUsage(env)
 	g, ctx := errgroup.WithContext(ctx)
 	from := env.Snapshots.Start(ctx, s.usageSource(view))
@@ -205,6 +200,13 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return x.Run(ctx)
 	})
 	return g.Wait()
+}
+
+// executor returns the executor of the service's calls, which offers the given tools.
+func (s *Service) executor(tools []contract.Tool) *execute.Executor {
+	x := execute.New(s.env, cmp.Or(s.Limit, 4096), tools, s.handle)
+	x.Secrets = secret.FromBroker(s.env.Emit, s.env.Transport, s.env.Instance)
+	return x
 }
 
 // registered returns all tools that the service registers. It returns an error that names

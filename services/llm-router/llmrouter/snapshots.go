@@ -12,8 +12,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/usage"
 )
 
-// saved is the form of the view llm.usage in a snapshot, with the cached responses in the
-// object store. The responses themselves are not part of it.
+// saved is the form of the view llm.usage in a snapshot, with the cache entries for responses
+// in the object store. The responses themselves are not part of it.
 type saved struct {
 	Usage  json.RawMessage `json:"usage"`
 	Cached []savedResponse `json:"cached"` // least recently used first

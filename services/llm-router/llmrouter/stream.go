@@ -18,7 +18,7 @@ import (
 
 // stream forwards a provider's stream to the caller. It sends nothing before the first
 // content or, if there is none, before the end of the stream, so that another candidate
-// can be used if the stream fails until then.
+// can be used if the stream fails before that.
 type stream struct {
 	*attempt
 	head  *llm.Head

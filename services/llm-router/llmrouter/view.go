@@ -103,7 +103,7 @@ func (s *Service) serveUsage(env *run.Env) *follow.Follower {
 	})
 	view.Every, s.view = 500*time.Millisecond, view
 	env.ReportFollower("llm.usage", view, nil)
-	s.usage.serve(&rpc.Server{Box: env.Box, View: view, Fresh: view.Poll})
+	s.usage.serve(&rpc.Server{Transport: env.Transport, View: view, Fresh: view.Poll})
 	return view
 }
 

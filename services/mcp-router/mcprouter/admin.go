@@ -37,14 +37,14 @@ const named = `{"additionalProperties":false,"properties":{"name":{"maxLength":3
 
 const strings128 = `{"items":{"maxLength":128,"type":"string"},"maxItems":2000,"type":"array"}`
 
-// adminTools are the documents of the calls that manage servers.
-var adminTools = []contract.Tool{
+// adminTools are the documents of the calls that manage servers and virtual servers.
+var adminTools = append([]contract.Tool{
 	admin(kindAdd, "E2", "Adds an MCP server to the mesh, or replaces its settings, and offers its tools, resources and prompts.",
-		`{"additionalProperties":false,"properties":{"class":{"enum":["E0","E1","E2","E3","E4"]},"concurrency":{"maximum":256,"minimum":1,"type":"integer"},"descriptions":{"items":{"additionalProperties":false,"properties":{"text":{"maxLength":8192,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["text","tool"],"type":"object"},"maxItems":2000,"type":"array"},"exclude":`+strings128+`,"headers":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":64,"type":"string"},"prefix":{"maxLength":64,"type":"string"},"secret":{"maxLength":64,"type":"string"}},"required":["name","secret"],"type":"object"},"maxItems":16,"type":"array"},"include":`+strings128+`,"name":{"maxLength":32,"type":"string"},"names":{"enum":["bare","prefixed"]},"sessions":{"enum":["per_session","shared"]},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"},"transport":{"enum":["http","sse"]},"url":{"maxLength":2048,"type":"string"}},"required":["name","url"],"type":"object"}`),
+		`{"additionalProperties":false,"properties":{"class":{"enum":["E0","E1","E2","E3","E4"]},"concurrency":{"maximum":256,"minimum":1,"type":"integer"},"descriptions":{"items":{"additionalProperties":false,"properties":{"text":{"maxLength":8192,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["text","tool"],"type":"object"},"maxItems":2000,"type":"array"},"exclude":`+strings128+`,"headers":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":64,"type":"string"},"prefix":{"maxLength":64,"type":"string"},"secret":{"maxLength":64,"type":"string"}},"required":["name","secret"],"type":"object"},"maxItems":16,"type":"array"},"include":`+strings128+`,"name":{"maxLength":32,"type":"string"},"names":{"enum":["bare","prefixed"]},"renames":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":96,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["name","tool"],"type":"object"},"maxItems":2000,"type":"array"},"sessions":{"enum":["per_session","shared"]},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"},"transport":{"enum":["http","sse"]},"url":{"maxLength":2048,"type":"string"}},"required":["name","url"],"type":"object"}`),
 	admin(kindList, "E0", "Lists the MCP servers of the mesh, with their settings, their health and what they offer.", `{"additionalProperties":false,"type":"object"}`),
 	admin(kindRefresh, "E2", "Lists again what an MCP server offers: new tools are offered, changed ones are denied until they are approved, and those that are gone are retired.", named),
 	admin(kindRemove, "E2", "Removes an MCP server from the mesh and retires its tools.", named),
-}
+}, virtualTools...)
 
 // admin returns the document of a call that manages servers. The calls that connect to a
 // server, mcp.add and mcp.refresh, may use the secrets of every server.
@@ -57,9 +57,10 @@ func admin(kind, class, description, input string) contract.Tool {
 	return t
 }
 
-// adminCalls are the handlers of the calls that manage servers.
+// adminCalls are the handlers of the calls that manage servers and virtual servers.
 var adminCalls = map[string]func(*Service, context.Context, *execute.Work) execute.Result{
 	kindAdd: (*Service).add, kindList: (*Service).list, kindRefresh: (*Service).refresh, kindRemove: (*Service).remove,
+	kindPublish: (*Service).publish, kindUnpublish: (*Service).unpublish,
 }
 
 // changes is the output of the calls that add, refresh and remove a server.
@@ -125,7 +126,7 @@ func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.Serve
 	for _, h := range cfg.Headers {
 		v, err := w.Secret(ctx, h.Secret)
 		if err != nil {
-			return execute.Fail(contract.EventSecretRefused, "%v", err)
+			return execute.Refused(err)
 		}
 		secrets[h.Secret] = v
 	}
@@ -290,7 +291,7 @@ type listedServer struct {
 	Retired bool            `json:"-"`
 }
 
-// listedTool is what a server offers, in the output of mcp.list.
+// listedTool describes a registered document of a server in the output of mcp.list.
 type listedTool struct {
 	Kind        string   `json:"kind"`
 	Description string   `json:"description"`
@@ -332,8 +333,10 @@ func (s *Service) list(ctx context.Context, w *execute.Work) execute.Result {
 		Instance string         `json:"instance"`
 		Servers  []listedServer `json:"servers"`
 		Version  string         `json:"version"`
-	}{w.Instance, []listedServer{}, run.Version()}
+		Virtual  []*published   `json:"virtual"`
+	}{w.Instance, []listedServer{}, run.Version(), nil}
 	tools := s.view.catalog.In(w.Event.Tenant)
+	out.Virtual = s.allPublished(tools)
 	for _, cfg := range s.view.all() {
 		x := listedServer{ServerAdded: cfg, Health: s.pool(cfg).Health(), Tools: []listedTool{}}
 		offered := s.view.offered(cfg.Name)

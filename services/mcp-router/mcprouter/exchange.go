@@ -25,7 +25,7 @@ const held = "binnacle-held."
 // heldWithin is the time within which the client must answer a server's requests.
 const heldWithin = 2 * time.Minute
 
-// maxHeld is the maximum number of requests that wait for answers, per instance.
+// maxHeld is the maximum number of exchanges that an instance holds.
 const maxHeld = 256
 
 // exchange is one request to a server, from its beginning to its result. A server of an
@@ -165,9 +165,9 @@ func (x *exchange) keep(all map[string]*request, r *request) {
 }
 
 // wait waits until the exchange has ended, or the server requests input: it then holds the
-// exchange and returns the requests as the result. If the client did not answer all
-// requests, it returns the others at once. If ctx ends first, or if the exchange cannot be
-// held, wait cancels the exchange and returns an error.
+// exchange and returns the requests as the result. If the client has left requests
+// unanswered, wait does not wait for another one before it returns them. If ctx ends first,
+// or if the exchange cannot be held, wait cancels the exchange and returns an error.
 func (c *call) wait(ctx context.Context, x *exchange) (mcp.Result, *execute.Result, error) {
 	x.mu.Lock()
 	keep := x.open
@@ -218,8 +218,8 @@ func (c *call) wait(ctx context.Context, x *exchange) (mcp.Result, *execute.Resu
 }
 
 // hold keeps an exchange until its answers arrive, and cancels it if they have not
-// arrived within heldWithin. It returns the state by which resume finds the exchange,
-// which cannot be guessed, or false if maxHeld exchanges are held.
+// arrived within heldWithin. It returns a state that cannot be guessed, by which resume
+// finds the exchange, or false if maxHeld exchanges are held.
 func (s *Service) hold(x *exchange) (state string, ok bool) {
 	state = held + s.env.Instance + "." + rand.Text()
 	s.mu.Lock()

@@ -44,7 +44,7 @@ type feedKey struct {
 type feed struct {
 	key   feedKey
 	s     *Service
-	ready chan struct{} // closed when stop and err are set
+	ready chan struct{} // closed after stop or err was set
 	stop  func()
 	err   error
 

@@ -22,7 +22,7 @@ import (
 // newTestService returns a service without connections.
 func newTestService() *Service {
 	return &Service{env: &run.Env{Instance: "mcp-router-1", Log: slog.New(slog.DiscardHandler)}, pools: map[string]*pool{}, held: map[string]*exchange{},
-		feeds: feeds{all: map[feedKey]*feed{}}, view: &view{servers: map[string]*events.ServerAdded{}}}
+		feeds: feeds{all: map[feedKey]*feed{}}, view: newView(nil)}
 }
 
 // callOf returns a call by the actor alice.
@@ -31,11 +31,10 @@ func callOf(s *Service, cfg *events.ServerAdded, id, kind, args string) *call {
 		Call: &contract.Call{ID: id, Kind: kind}}}
 }
 
-// TestFeeds checks that the calls that subscribe to a resource share one subscription at
-// the server and receive its changes, that 20 changes in quick succession cause at most
-// 10 frames for each call, and that a change of the server's settings ends the
-// subscription. It also checks the errors for a missing URI and for a server that cannot
-// be reached.
+// TestFeeds checks that the calls that subscribe to a resource share one subscription at the
+// server and receive its changes, and that a change of the server's settings ends the
+// subscription. It also checks the errors for a missing URI and for a server that cannot be
+// reached.
 func TestFeeds(t *testing.T) {
 	subscribed := make(chan string, 8)
 	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, &mcp.ServerOptions{
@@ -85,8 +84,9 @@ func TestFeeds(t *testing.T) {
 			t.Fatalf("%+v", res)
 		}
 	}
-	if uri := <-subscribed; uri != "note://motd" || len(subscribed) != 0 || len(s.feeds.all) != 1 || s.feeds.listeners != 2 {
-		t.Errorf("subscribed to %s, and %d more; %d feeds, %d listeners", uri, len(subscribed), len(s.feeds.all), s.feeds.listeners)
+	all, listeners := s.feeds.count()
+	if uri := <-subscribed; uri != "note://motd" || len(subscribed) != 0 || all != 1 || listeners != 2 {
+		t.Errorf("subscribed to %s, and %d more; %d feeds, %d listeners", uri, len(subscribed), all, listeners)
 	}
 	got := map[string]frame{}
 	for range 20 { // 20 changes in quick succession, for two listeners
@@ -115,11 +115,9 @@ func TestFeeds(t *testing.T) {
 			ended[f.call] = true
 		}
 	}
-	s.feeds.mu.Lock()
-	if len(s.feeds.all) != 0 || s.feeds.listeners != 0 {
-		t.Errorf("%d feeds and %d listeners remain", len(s.feeds.all), s.feeds.listeners)
+	if all, listeners := s.feeds.count(); all != 0 || listeners != 0 {
+		t.Errorf("%d feeds and %d listeners remain", all, listeners)
 	}
-	s.feeds.mu.Unlock()
 	if res := callOf(s, cfg, "c-3", mcpdoc.SubscriptionKind("calc"), `{"uri":""}`).subscribe(ctx); res.ErrorCode != contract.CodeInvalidInput {
 		t.Errorf("no URI: %+v", res)
 	}
@@ -128,8 +126,8 @@ func TestFeeds(t *testing.T) {
 	if res := callOf(s, &events.ServerAdded{Name: "gone", Url: h.URL, CallID: "c-gone", Concurrency: 1, TimeoutMS: 5000}, "c-4", mcpdoc.SubscriptionKind("gone"), `{"uri":"note://motd"}`).subscribe(ctx); res.ErrorCode != contract.CodeUpstreamUnreachable {
 		t.Errorf("a server that does not respond: %+v", res)
 	}
-	if len(s.feeds.all) != 0 || s.feeds.listeners != 0 {
-		t.Errorf("after a failure %d feeds and %d listeners remain", len(s.feeds.all), s.feeds.listeners)
+	if all, listeners := s.feeds.count(); all != 0 || listeners != 0 {
+		t.Errorf("after a failure %d feeds and %d listeners remain", all, listeners)
 	}
 }
 
@@ -178,4 +176,11 @@ func TestRounds(t *testing.T) {
 	if out, _, err := c.wait(t.Context(), x); err != nil || out != x.out {
 		t.Error(out, err)
 	}
+}
+
+// count returns the numbers of feeds and of their listeners.
+func (fs *feeds) count() (all, listeners int) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return len(fs.all), fs.listeners
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -49,7 +48,9 @@ func TestRequestHeaders(t *testing.T) {
 	}
 }
 
-// TestFailed checks the outcome of a call for each kind of error of a server.
+// TestFailed checks the outcome of a call for errors with a code, of which a timeout has a
+// status of its own, for an error after the call was stopped, and for another error, whose
+// text is cut.
 func TestFailed(t *testing.T) {
 	cfg := &events.ServerAdded{Name: "files"}
 	stopped, cancel := context.WithCancel(t.Context())
@@ -148,8 +149,9 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestHold checks that exchanges are held until their answers arrive or two minutes have
-// passed, that an instance holds at most maxHeld, and that each state names the instance.
+// TestHold checks that a held exchange is cancelled after two minutes unless it was removed
+// before, as when its answers arrive, that an instance holds at most maxHeld, and that each
+// state names the instance.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, x, _ := waiting()
@@ -188,9 +190,10 @@ func TestHold(t *testing.T) {
 // TestServers checks the view of servers after events about them, and that neither an event
 // of another service nor a malformed one changes it.
 func TestServers(t *testing.T) {
-	v := &view{servers: map[string]*events.ServerAdded{}}
+	v := newView(nil)
+	v.apply(1, &contract.Event{Source: "provision/provision-1", Tenant: contract.CellTenant, Name: contract.EventKeyPublished})
 	apply := func(source, name string, data []byte) {
-		v.apply(&run.Env{Log: slog.New(slog.DiscardHandler)}, &contract.Event{Source: source, Name: name, Data: data})
+		v.apply(2, &contract.Event{Source: source, Tenant: contract.CellTenant, Name: name, Data: data})
 	}
 	names := func() (out string) {
 		for _, s := range v.all() {

@@ -1,6 +1,7 @@
-// Package mcprouter is the executor of calls to MCP servers. It adds and removes servers
-// by governed calls, registers what they offer as tools of the mesh, and executes the
-// calls of these tools, of resources, prompts and completions.
+// Package mcprouter is the executor of calls to MCP servers. By governed calls, it adds and
+// removes servers and publishes virtual servers. It registers what the servers offer as tools
+// of the mesh, and executes the calls of these tools, of resources, subscriptions, prompts
+// and completions.
 package mcprouter
 
 import (
@@ -59,10 +60,11 @@ func (*Service) Declaration() bus.Declaration {
 
 // Run implements run.Service.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
-	s.env, s.view, s.pools, s.held = env, newView(env), map[string]*pool{}, map[string]*exchange{}
+	s.env, s.view, s.pools, s.held = env, liveView(env), map[string]*pool{}, map[string]*exchange{}
 	s.feeds.all = map[feedKey]*feed{}
+	s.view.serve(env.Transport)
 	s.post = func(tenant, to, call string, n int64, data []byte) error {
-		return env.Box.In(tenant).Post(to, call, n, data)
+		return env.Transport.In(tenant).Post(to, call, n, data)
 	}
 	for i := range adminTools {
 		if err := s.offer(ctx, &adminTools[i]); err != nil {
@@ -83,7 +85,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		ready()
 		x := execute.New(env, limit, slices.Clone(adminTools), s.handle)
 		x.ToolOf = s.view.tool
-		x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
+		x.Secrets = secret.FromBroker(env.Emit, env.Transport, env.Instance)
 		x.ReRunable = func(kind string) bool {
 			t := s.view.tool(kind)
 			return t != nil && t.Rerunnable
@@ -132,6 +134,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 		return f(s, ctx, w)
 	}
 	doc := s.view.tool(w.Call.Kind)
+	if mcpdoc.VirtualOf(doc) != nil {
+		return output(s.published(doc, s.view.catalog.In(w.Event.Tenant)))
+	}
 	offer := mcpdoc.Of(doc)
 	if offer == nil {
 		if err := s.view.follower.Poll(ctx); err != nil { // the tool may have been registered through another instance

@@ -68,12 +68,12 @@ func Read(path string) (*Document, error) {
 	return &Document{Layer: "p0", Body: body}, nil
 }
 
-// Build packs the .rego, data.json and .manifest files of a folder and its subfolders,
-// or a single Rego file, into a bundle. The bundle is signed with the seed of an Ed25519
-// key, under the key id kid; a nil seed leaves it unsigned. Files that end in _test.rego
-// are left out. The same files, kid and seed produce the same bytes. Build returns
-// errors of the file system, and an error if there are no such files, or if they do not
-// form a bundle or do not parse.
+// Build packs the .rego, data.json and .manifest files of a folder and its subfolders, or a
+// single Rego file, into a bundle. The bundle is signed with the seed of an Ed25519 key,
+// which must have 32 bytes, under the key id kid; a nil seed leaves it unsigned. Files that
+// end in _test.rego are left out. The same files, kid and seed produce the same bytes.
+// Build returns errors of the file system, and an error if there is no .rego file other
+// than tests, or if the files do not form a bundle or do not parse.
 func Build(path, kid string, seed []byte) ([]byte, error) {
 	files, err := bundleFiles(path, false)
 	if err != nil {
@@ -82,9 +82,9 @@ func Build(path, kid string, seed []byte) ([]byte, error) {
 	return rego.Build(files, kid, seed)
 }
 
-// bundleFiles returns the files of a bundle by path relative to the folder; a single
-// file has its base name. Rego tests are included if tests is set. It returns an error
-// if no file has rules other than tests.
+// bundleFiles returns the files of a bundle by path relative to the folder; a single file
+// has its base name. Rego tests are included if tests is set. It returns an error if there
+// is no .rego file that is not a test.
 func bundleFiles(path string, tests bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {

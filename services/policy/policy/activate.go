@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 
-	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -27,6 +27,9 @@ const keyPolicies = "policies"
 type activator struct {
 	*instance
 	names *names
+	// bundles returns the transport of a download for a call of a tenant: the endpoint
+	// egress.EndpointBundles of the egress-broker.
+	bundles func(tenant, call string) http.RoundTripper
 }
 
 // changeArgs is the input of policy.activate, policy.rollback and policy.retire. For an
@@ -73,10 +76,8 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	var body []byte
 	if w.Call.Kind == kindActivate {
 		var err error
-		if body, err = s.prepare(ctx, w.Event.Tenant, &a, &act); errors.Is(err, blob.ErrRead) {
-			return execute.Fail(contract.CodeUnavailable, "%v", err)
-		} else if err != nil {
-			return execute.Fail(contract.CodeInvalidInput, "%v", err)
+		if body, err = s.prepare(ctx, w, &a, &act); err != nil {
+			return execute.Fail(codeOf(err), "%v", err)
 		}
 	}
 	ev, findings, err := s.activate(ctx, w.Event, &act, body, w.Call.Kind == kindRollback)
@@ -90,13 +91,12 @@ func (s *activator) change(ctx context.Context, w *execute.Work) execute.Result 
 	return result("policy."+contract.EventPolicyActivated, map[string]any{"layer": act.Layer, "name": act.Name, "digest": act.Digest, "retired": act.Retired, "changed": ev != nil, "findings": findings})
 }
 
-// prepare fetches the document that a tenant activates and checks it as its layer
+// prepare fetches the document that a call activates and checks it as its layer
 // requires: the id of an overlay must be the name in a, and a bundle must be signed by a
 // key for bundles. It sets the source of act and, for a bundle, the precedence, which is
-// 500 if a has none. The error wraps blob.ErrRead if the document is an object that
-// cannot be read now.
-func (s *activator) prepare(ctx context.Context, tenant string, a *changeArgs, act *contract.Activated) (body []byte, err error) {
-	if body, act.Source, err = s.fetch(ctx, tenant, a); err != nil {
+// 500 if a has none. See codeOf for its errors.
+func (s *activator) prepare(ctx context.Context, w *execute.Work, a *changeArgs, act *contract.Activated) (body []byte, err error) {
+	if body, act.Source, err = s.fetch(ctx, w, a); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.given(), err)
 	}
 	switch a.Layer {
@@ -104,7 +104,7 @@ func (s *activator) prepare(ctx context.Context, tenant string, a *changeArgs, a
 		if act.Precedence = a.Precedence; act.Precedence == 0 {
 			act.Precedence = 500
 		}
-		if _, err := rego.Verify(body, func(kid string) ([]byte, error) { return s.bundleKey(tenant, kid) }); err != nil {
+		if _, err := rego.Verify(body, func(kid string) ([]byte, error) { return s.bundleKey(w.Event.Tenant, kid) }); err != nil {
 			return nil, fmt.Errorf("%s: %w", a.given(), err)
 		}
 	case "p2":
@@ -121,11 +121,11 @@ func (s *activator) prepare(ctx context.Context, tenant string, a *changeArgs, a
 
 // activate validates the stack of a tenant with the activation included, and records the
 // activation with its content. The tenant is that of the cause. Without a cause, and for
-// ceilings, it is the cell's own; ceilings with a cause in another tenant are an error of
-// type invalid. activate sets Bundle and Digest of a if body is not nil, and completes a
-// as stack.History.Resolve does. The returned event is nil if the activation changes
-// nothing. On success the findings are not nil, so that they encode as a JSON array. An
-// error of type invalid means that the activation is rejected.
+// ceilings, it is the cell's own; ceilings with a cause in another tenant are an error of type
+// invalid. If body is not nil, activate sets the Digest of a and, if the activation changes
+// something, the Bundle. It completes a as stack.History.Resolve does. The returned event is
+// nil if the activation changes nothing. On success the findings are not nil, so that they
+// encode as a JSON array. An error of type invalid means that the activation is rejected.
 func (s *activator) activate(ctx context.Context, cause *contract.Event, a *contract.Activated, body []byte, rollback bool) (*contract.Event, []cpi.Finding, error) {
 	x := &activation{activator: s, cause: cause, a: a, body: body, rollback: rollback, findings: []cpi.Finding{}}
 	if cause != nil && s.tenant(ctx, cause.Tenant) == nil {
@@ -169,8 +169,9 @@ func (x *activation) ofCell(ctx context.Context) (*contract.Event, error) {
 	})
 }
 
-// ofTenant records an activation in the tenant of its cause. If that is the original
-// tenant and the cell was opened, the history has no activations that belong to the cell.
+// ofTenant records an activation in the tenant of its cause. If that is the original tenant
+// and the cell was opened, the history with which the activation is checked begins with the
+// tenant's own activations from before the opening.
 func (x *activation) ofTenant(ctx context.Context) (*contract.Event, error) {
 	cell, err := x.cell(ctx)
 	if err != nil {

@@ -136,8 +136,9 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	return result("approval."+a.Vote, map[string]any{"approver": v.Approver, "call_id": a.CallID, "resolved": got.Resolved})
 }
 
-// record appends a vote with the expected sequence of the last one, and returns the vote
-// as recorded. The error wraps approval.ErrSettled if the call is settled, and is of
+// record appends a vote if the session has no newer vote than those that it has read;
+// otherwise it reads them again and retries. It returns the vote as recorded. The error
+// wraps approval.ErrSettled if the call is settled, and is of
 // type invalid if approval.Decide rejects the vote for another reason. After any other
 // error, the vote may or may not be on the ledger.
 func (b *ballots) record(ctx context.Context, waits *state.Waiting, v approval.Vote, client string) (*contract.Approval, error) {

@@ -235,9 +235,9 @@ func TestLabelsGuessed(t *testing.T) {
 }
 
 // TestFirstLabel shows that the first label of a mesh, which comes with a request and
-// which no tool declares, counts for the session's next call and for nested calls of
-// other sessions, even if the instance that decides these calls has not applied the
-// label's event.
+// which no tool declares, is among the facts of the session's next call and of a nested
+// call in another session, even if the instance that decides these calls has not applied
+// the label's event.
 func TestFirstLabel(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := plain(t, nil)

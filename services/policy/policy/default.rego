@@ -7,6 +7,7 @@ import rego.v1
 scope_of := {
 	"tool.": "tools:call",
 	"image.": "cell:admin",
+	"pack.": "cell:admin",
 	"client.": "tools:call",
 	"llm.": "llm:call",
 	"vault.": "vault:write",
@@ -20,12 +21,15 @@ scope_of := {
 }
 
 # What principals say about what is their own needs no scope beside a token.
-own_affairs := {"policy.approve_device", "policy.end_login", "policy.open_login", "policy.renew_login", "policy.consent_key", "policy.withdraw_consent", "policy.grant_session", "policy.revoke_session"}
+own_affairs := {"policy.accept_invitation", "policy.approve_device", "policy.end_login", "policy.open_login", "policy.renew_login", "policy.report_groups", "policy.consent_key", "policy.withdraw_consent", "policy.grant_session", "policy.revoke_session"}
+
+# What these erase is gone for ever.
+erasures := {"vault.destroy_content_key", "vault.erase"}
 
 required_scope := "approvals:vote" if {
 	input.kind == "policy.vote"
 } else := "vault:erase" if {
-	input.kind == "vault.destroy_content_key"
+	input.kind in erasures
 } else := scope if {
 	some prefix, scope in scope_of
 	startswith(input.kind, prefix)
@@ -98,7 +102,7 @@ answer := {"verdict": "DENY", "reason_code": "NO_POLICY_DEFINED"} if {
 	web
 	input.about.class == "E3"
 } else := {"verdict": "ESCALATE", "reason_code": "ESCALATE_ERASURE"} if {
-	input.kind == "vault.destroy_content_key" # what it erases is gone for ever: one asks, another approves
+	input.kind in erasures # one person proposes, another approves
 } else := {"verdict": "ESCALATE", "reason_code": "ESCALATE_MAIL"} if {
 	input.kind == "tool.mail.send" # what is sent cannot be taken back
 } else := {"verdict": "ALLOW", "reason_code": "RULE_SCOPED_CALL"}

@@ -78,7 +78,7 @@ func (f *freezes) signs() map[string]bool {
 // seconds, or when ctx is done. acked lists the instances that have acknowledged it.
 // missing lists the running ones that have not, including those that cannot. A service
 // whose running instances cannot be read is listed in missing by its own name; if a read
-// does not return in time, the result of the read before it counts.
+// does not return in time, the result of the previous read is used.
 func (f *freezes) acknowledged(ctx context.Context, id string) (acked, missing []string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -52,6 +52,7 @@ func (d *decider) gather(ctx context.Context, p *proposal) (err error) {
 	if f.Labels, err = d.labels.reaching(ctx, p); err != nil {
 		return err
 	}
+	p.state.AddSecrets(f)
 	p.args = d.readArgs(ctx, e.Tenant, c)
 	d.gatherByArgs(p, now)
 	return nil
@@ -71,11 +72,11 @@ func (d *decider) readArgs(ctx context.Context, tenant string, c *contract.Call)
 	return args
 }
 
-// gatherByArgs decodes a request to a model into p.model and adds the facts that depend
-// on values in the args: which labels the requested model may receive, if the call has
-// labels; the state of the virtual key, which may exclude that model; whether a ballot's
-// signature verifies; whether the call changes ceilings outside of an opened cell; and
-// whether a registration requires a second person.
+// gatherByArgs decodes a request to a model into p.model and adds the facts that depend on
+// values in the args: which labels the requested model may receive, if the call has labels; the
+// state of the virtual key, which may exclude that model; whether a ballot's signature verifies;
+// whether the call changes ceilings outside of an opened cell; and whether a registration or an
+// invitation requires a second person.
 func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 	f := &p.facts
 	model := ""
@@ -94,6 +95,9 @@ func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 		if f.Kind == govern.KindRegister {
 			f.DualControl = v.People.People.DualControl(p.args, f.Actor, now)
 		}
+		if f.Kind == govern.KindInvite {
+			f.DualControl = v.People.People.SecondPerson(f.Actor, now)
+		}
 	})
 	if f.Kind == kindVote {
 		f.Unverified = !d.ballots.verifies(p.event.Tenant, p.args)
@@ -101,9 +105,8 @@ func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 }
 
 // parentLive reports whether the service that proposes a nested call is executing
-// the parent call for the same actor. The actor must be the one that policy
-// allowed the parent for. A claim alone proves nothing, because any service can
-// record one.
+// the parent call, and policy has allowed the parent call for the same actor. A claim
+// alone is no proof that a service executes a call, because any service can record one.
 func (d *decider) parentLive(ctx context.Context, p *proposal) (bool, error) {
 	e := p.event
 	parent := outcome.Call{Tenant: e.Tenant, Session: p.call.ParentSession, ID: p.call.Parent, Executor: e.Service()}

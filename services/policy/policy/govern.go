@@ -32,7 +32,7 @@ type governor struct {
 
 // handle executes one governing call and returns its result. If the call succeeds, the
 // event that it causes, if any, is on the ledger when handle returns, and, except for a
-// vote, this instance's state has usually applied it. For a freeze, handle also waits
+// vote, the running instances have usually applied it; see caughtUp. For a freeze, handle also waits
 // for the executors' acknowledgements.
 func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	switch w.Call.Kind {

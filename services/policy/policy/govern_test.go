@@ -148,9 +148,9 @@ func TestFreezeWaits(t *testing.T) {
 	})
 }
 
-// TestFreezeUnknown shows that a service whose running instances cannot be read counts
-// as not having acknowledged a freeze, also if they were read before. If the read does
-// not return, the result of the read before it counts.
+// TestFreezeUnknown shows that a service whose running instances cannot be read is listed
+// as missing, also if they were read before. If a read does not return, the result of the
+// previous read is used.
 func TestFreezeUnknown(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)

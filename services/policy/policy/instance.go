@@ -33,9 +33,10 @@ type instance struct {
 	signKey  func() *sign.Key
 	recorder *outcome.Recorder
 	states   state.States
-	epoch    func() uint64                              // returns the number of reconnections to the server; nil if there are none
+	epoch    func() uint64                              // returns the number of reconnections to the server; nil without a server, as in tests
 	cell     func(context.Context) (handle.Cell, error) // returns the state of the cell after every stored event; see run.Cell.Now
 	reach    func(context.Context) error                // waits until states has applied every event that was stored at the time of the call
+	others   func(context.Context) error                // waits until the other running instances of policy, and those of the gateway, have applied every event that was stored at the time of the call; see mesh.spread
 	await    func(seq uint64) error                     // waits until trust has applied every key event before a stored event; nil if trust is complete
 	seen     atomic.Uint64                              // greatest Lamport time of the events that states has applied
 }
@@ -93,23 +94,8 @@ func (i *instance) tenant(ctx context.Context, id string) *state.State {
 	return st
 }
 
-// caughtUp waits, for at most a second, until the state has applied an event with at
-// least the Lamport time of ev. The caller's next call is then usually decided with the
-// change in force. For a nil event it returns at once.
-func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
-	if ev == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for ctx.Err() == nil && i.seen.Load() < ev.Lamport {
-		sleep(ctx, 2*time.Millisecond)
-	}
-}
-
 // answered reports whether policy has recorded, at or after sequence seq, that the call
-// of e is allowed, or an outcome of that call. The names in also are those of further
-// events that count.
+// of e is allowed, an outcome of the call, or an event about it with a name in also.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
 	filter := bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String()
 	for en, err := range i.emit.Log.Scan(ctx, filter, seq) {
@@ -168,7 +154,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// maxCached is the maximum number of entries of each cache, of at most about 1 kB each.
+// maxCached is the maximum number of entries of a cache. An entry has at most about 1 kB.
 const maxCached = 16384
 
 // cacheOf returns an empty cache of at most maxCached entries, which is emptied at each

@@ -53,8 +53,8 @@ func (u *upgraded) opens() {
 	u.m.follow()
 }
 
-// do executes a governing call of an operator, or of admin in another tenant than the
-// cell's own, and returns its output, or the error message.
+// do executes a governing call in a tenant and returns its output, or the error message. The
+// actor is an operator in the cell's own tenant, and admin in any other tenant.
 func (u *upgraded) do(ctx context.Context, tenant, kind, args string) string {
 	u.calls++
 	w := inTenant(tenant, governing(fmt.Sprint("g-", u.calls), kind, args))
@@ -176,7 +176,7 @@ func TestCeilingsOverOpening(t *testing.T) {
 }
 
 // signedBundle returns the args that activate a signed bundle under a name. The bundle
-// denies calls of tool.echo for a reason.
+// denies calls of tool.echo with the reason code reason.
 func signedBundle(t *testing.T, name, reason string) string {
 	t.Helper()
 	return signedRules(t, name, 0, "answer := {\"verdict\": \"DENY\", \"reason_code\": \""+reason+"\"} if input.kind == \"tool.echo\"")
@@ -193,11 +193,12 @@ func signedRules(t *testing.T, name string, precedence int, rules string) string
 	return fmt.Sprintf(`{"layer":"p1","name":%q,"precedence":%d,"bundle":%q}`, name, precedence, base64.StdEncoding.EncodeToString(b))
 }
 
-// TestTenantCannotWiden shows that an administrator of a tenant cannot permit what the
-// bundles of the cell do not, with a bundle that has the name of theirs, comes before them
-// or is retired, and that a bundle of the tenant still narrows what they permit. Every
-// decision taken again by replay is the recorded one, also one from before the cell was
-// opened, when a bundle of the same tenant came first.
+// TestTenantCannotWiden shows that an administrator of a tenant cannot permit calls that the
+// bundles of the cell deny: neither with a bundle of the same name or with a lower precedence
+// value, nor by the retirement of a bundle. A bundle of the tenant can still deny calls that
+// the bundles of the cell permit. Every decision has the recorded result when it is taken
+// again, also a decision from before the cell was opened, when a bundle of the tenant was
+// evaluated first.
 func TestTenantCannotWiden(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		u := newUpgraded(ctx, t)
@@ -245,7 +246,8 @@ func TestTenantCannotWiden(t *testing.T) {
 	})
 }
 
-// replayed takes every decision on the ledger again with the events before it.
+// replayed takes every decision on the ledger again with the events before it, and fails the
+// test if a result differs from the recorded one.
 func (u *upgraded) replayed(ctx context.Context) {
 	u.t.Helper()
 	again, n := 0, map[bool]int{}
@@ -259,7 +261,7 @@ func (u *upgraded) replayed(ctx context.Context) {
 			continue
 		}
 		d := made.Decision
-		eval, err := st.Redecide(ctx, e, d, []byte(`{"n":1}`), false)
+		eval, err := redecide(st, e, d, []byte(`{"n":1}`), false)
 		if err != nil {
 			u.t.Fatal(err)
 		}
@@ -276,9 +278,10 @@ func (u *upgraded) replayed(ctx context.Context) {
 
 // TestBundlesOverOpening shows that the configured bundles remain in force for every
 // tenant after cell_opened and are not activated again; that a changed configuration is
-// activated once, in the cell's own tenant, and applies to every tenant; and that the
-// bundles and overlays that persons activated, before and after, remain those of the
-// original tenant, and can be rolled back and retired there.
+// activated once, in the cell's own tenant, and applies to every tenant; that a bundle that
+// a person activated before remains one of the original tenant, and can be rolled back and
+// retired there; and that an overlay that a person activates there afterwards can be retired
+// there.
 func TestBundlesOverOpening(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		u := newUpgraded(ctx, t)
@@ -399,9 +402,10 @@ func (m *member) persons(tenant string) string {
 	return strings.Join(names, " ")
 }
 
-// TestPersonsOverOpening shows that bootstrap registers the administrator of the original
-// tenant there and the first operator in the cell's own tenant, each once, on an old and
-// on a new ledger. A person of the original tenant cannot vote in the cell's own tenant.
+// TestPersonsOverOpening shows that bootstrap, which may run again, registers the
+// administrator of the original tenant there and the first operator in the cell's own tenant,
+// on an old and on a new ledger. On the old ledger, a person of the original tenant cannot
+// vote in the cell's own tenant.
 func TestPersonsOverOpening(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		u := newUpgraded(ctx, t)
@@ -463,8 +467,8 @@ func TestFreezeWhileOpening(t *testing.T) {
 
 // TestAllowedWhileOpening shows that no freeze of the original tenant is allowed after
 // cell_opened, although the instance that decides has not applied the opening: the append
-// of the decision fails, and the call is then denied. The verifiers accept such a decision
-// only if it had no effect.
+// of the decision fails, and the call is then denied. This is necessary because the verifiers
+// accept a freeze that was allowed after the opening only if it had no effect.
 func TestAllowedWhileOpening(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		u := newUpgraded(ctx, t)

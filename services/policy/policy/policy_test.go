@@ -199,7 +199,7 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 	}
 	d := eval.Decide(0, key(w.t, "policy"))
 	e := &contract.Event{Name: "allowed", Version: contract.VersionOf("allowed")}
-	second, err := w.st.Redecide(context.Background(), e, &d, raw, false)
+	second, err := redecide(&w.st, e, &d, raw, false)
 	again, why, hash := second.Again()
 	if err != nil || again != d.Verdict || why != d.ReasonCode || hash != d.PolicyHash {
 		w.t.Errorf("decided again: %s %s instead of %s %s: %v", again, why, d.Verdict, d.ReasonCode, err)
@@ -212,7 +212,7 @@ func (w *world) decide(f guard.Facts, args string) (verdict, reason string) {
 // has the same verdict and reason, unless the reason is that no policy is defined.
 func (w *world) explains(e *contract.Event, d *contract.Decision, args []byte) {
 	w.t.Helper()
-	eval, err := w.st.Redecide(context.Background(), e, d, args, true)
+	eval, err := redecide(&w.st, e, d, args, true)
 	steps := eval.Steps()
 	if err != nil || len(steps) < 2 {
 		w.t.Errorf("%s: explained by %v, %v", d.ReasonCode, steps, err)
@@ -267,8 +267,8 @@ func TestOneScope(t *testing.T) {
 			kinds = append(kinds, k.Prefix+".x")
 		}
 	}
-	own := []string{"policy.approve_device", "policy.consent_key", "policy.end_login", "policy.grant_session", "policy.open_login", "policy.renew_login", "policy.revoke_session", "policy.withdraw_consent"}
-	for _, kind := range append(kinds, "vault.destroy_content_key") {
+	own := []string{"policy.accept_invitation", "policy.approve_device", "policy.consent_key", "policy.end_login", "policy.grant_session", "policy.open_login", "policy.renew_login", "policy.report_groups", "policy.revoke_session", "policy.withdraw_consent"}
+	for _, kind := range append(kinds, "vault.destroy_content_key", "vault.erase") {
 		w.event("policy", "tool_registered", &contract.Tool{Executor: "policy", Kind: kind, Tool: kind, Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
 		var passed []string
 		for scope := range known {
@@ -386,6 +386,20 @@ func TestEveryReason(t *testing.T) {
 	try(w, facts("echo"), `{}`)
 	w.ceilings(func(c *guard.Ceilings) { c.ExplicitTools = true })
 	try(w, facts("fetch"), `{}`)
+
+	// The access list of secrets denies another caller than the one whom it permits.
+	w = usual(t)
+	w.tool("vaulted", func(t *contract.Tool) { t.Secrets = []contract.SecretGrant{{Name: "token"}} })
+	w.event("policy", events.SecretAccessSetName, &events.SecretAccessSet{Change: "granted", Access: contract.Bytes(&contract.SecretAccess{Default: contract.SecretDefaultIntent, Listed: []string{"token"},
+		Entries: []contract.SecretEntry{{ID: "sa-1", Secret: "token", Subject: "alice", Client: "*", Tool: "*"}}})})
+	for who, want := range map[string]string{"alice": contract.AccessAllowed, "bob": contract.AccessNoMatch} {
+		f := with("vaulted", func(f *guard.Facts) { f.Actor = who })
+		w.st.OfCell().AddSecrets(&f)
+		if len(f.SecretAccess) != 1 || f.SecretAccess[0].Result != want {
+			t.Errorf("%s: %+v, want %s", who, f.SecretAccess, want)
+		}
+		try(w, f, `{}`)
+	}
 
 	// Reasons about policies: missing, failing and narrowing ones, a frozen mesh, and a
 	// truncated ledger.
@@ -528,4 +542,14 @@ func BenchmarkAllow(b *testing.B) {
 			b.Fatal(d.ReasonCode)
 		}
 	}
+}
+
+// redecide evaluates the call of a recorded decision again.
+func redecide(st *state.States, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
+	b, c, err := st.Recall(e, d)
+	if err != nil {
+		return stack.Evaluation{}, err
+	}
+	c.Args, c.Explain = args, explain
+	return stack.Evaluate(context.Background(), b, c), nil
 }

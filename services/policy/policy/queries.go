@@ -28,8 +28,8 @@ type queries struct {
 
 // serve registers the query handlers. view and started are the followers of the state
 // and of the view of unstarted calls.
-func (q *queries) serve(box rpc.Registrar, view, started *follow.Follower) {
-	server := &rpc.Server{Box: box, View: view}
+func (q *queries) serve(transport rpc.Registrar, view, started *follow.Follower) {
+	server := &rpc.Server{Transport: transport, View: view}
 	rpc.Serve(server, query.ViewQuery, func(context.Context, *query.ViewRequest) (query.ViewDump, error) {
 		// The position and the dump must match. If an event was applied in between, the
 		// dump is repeated.
@@ -43,17 +43,18 @@ func (q *queries) serve(box rpc.Registrar, view, started *follow.Follower) {
 	})
 	rpc.Serve(server, events.ApprovalsQuery, q.approvals)
 	rpc.Serve(server, events.ApprovalQuery, q.approval)
+	rpc.Serve(server, events.ExplainQuery, q.explain)
 	rpc.Serve(server, events.KeysQuery, q.keys)
 	rpc.Serve(server, events.IdentitiesQuery, q.identities)
 	rpc.Serve(server, events.PoliciesQuery, q.policies)
 	rpc.Serve(server, events.TenantsQuery, q.tenants)
-	money := &rpc.Server{Box: box, View: accounts{q.budget}, Fresh: q.budget.Read}
+	money := &rpc.Server{Transport: transport, View: accounts{q.budget}, Fresh: q.budget.Read}
 	rpc.Serve(money, events.LimitsQuery, q.limits)
 	rpc.Serve(money, events.BudgetViewQuery, func(context.Context, *events.BudgetViewRequest) (query.ViewDump, error) {
 		at, dump := q.budget.Dump()
 		return query.ViewDump{Name: "policy.budget", Position: at, Dump: string(dump)}, nil
 	})
-	rpc.Serve(&rpc.Server{Box: box, View: started}, events.StartsViewQuery, func(context.Context, *events.StartsViewRequest) (query.ViewDump, error) {
+	rpc.Serve(&rpc.Server{Transport: transport, View: started}, events.StartsViewQuery, func(context.Context, *events.StartsViewRequest) (query.ViewDump, error) {
 		at, dump := q.starts.Dump()
 		return query.ViewDump{Name: "policy.starts", Position: at, Dump: string(dump)}, nil
 	})
@@ -71,7 +72,7 @@ func (q *queries) inTenant(ctx context.Context) (*state.State, error) {
 	if st != nil {
 		return st, nil
 	}
-	return nil, rpc.Errorf(contract.CodeNotFound, "not found: tenant %s does not exist", tenant)
+	return nil, rpc.Errorf(contract.CodeNotFound, "tenant %s does not exist", tenant)
 }
 
 // accounts implements rpc.View for the budget ledger.
@@ -129,7 +130,7 @@ func (q *queries) approval(ctx context.Context, r *events.ApprovalRequest) (out 
 	}
 	x, args, ok := st.Escalation(r.CallID)
 	if !ok {
-		return out, rpc.Errorf(contract.CodeNotFound, "not found: no call %s waits for approval", r.CallID)
+		return out, rpc.Errorf(contract.CodeNotFound, "no call %s waits for approval", r.CallID)
 	}
 	out = pendingCall(&x)
 	if b, err := q.contents(x.Tenant).Open(ctx, &args); err == nil {

@@ -23,13 +23,13 @@ func TestQueries(t *testing.T) {
 		l, m, call := waits(t, ctx)
 		l.put("provision", contract.EventKeyPublished, "trust", &contract.TrustKey{KID: "k"}, nil)
 		m.follow()
-		box := handlers{}
-		m.queries.serve(box, &follow.Follower{}, &follow.Follower{})
+		transport := handlers{}
+		m.queries.serve(transport, &follow.Follower{}, &follow.Follower{})
 		tenant := "t"
 		ask := func(verb, args string) string {
 			t.Helper()
 			var out string
-			if err := box[verb](transient.InTenant(ctx, tenant), json.RawMessage(args), func(v any) error {
+			if err := transport[verb](transient.InTenant(ctx, tenant), json.RawMessage(args), func(v any) error {
 				if _, ok := v.(transient.At); ok {
 					return nil
 				}
@@ -43,7 +43,7 @@ func TestQueries(t *testing.T) {
 		}
 		for _, c := range []struct{ name, verb, args, want string }{
 			{"an approval", "approval", `{"call_id":"` + call + `"}`, `"args":{"n":1}`},
-			{"one that does not wait", "approval", `{"call_id":"c-9"}`, "not_found not found: no call c-9 waits"},
+			{"one that does not wait", "approval", `{"call_id":"c-9"}`, "not_found no call c-9 waits"},
 			{"all of them", "approvals", `{}`, `[{"actor":`},
 			{"noise", "approval", `[]`, "invalid_input the request of approval: json: cannot unmarshal"},
 			{"limits", "limits", ``, `{"accounts":[],"limits":[]}`},
@@ -81,7 +81,7 @@ func TestQueries(t *testing.T) {
 }
 
 // TestTenantRow checks that the row of a tenant has its state, and the names of its
-// organization, project and environment if its id is that of a created one.
+// organization, project and environment if its id has the form that a created tenant's has.
 func TestTenantRow(t *testing.T) {
 	quota := contract.Quota{InFlight: 3}
 	for id, want := range map[string]events.Tenant{

@@ -90,7 +90,7 @@ func recorded(t *testing.T, w *world, m *emit.Emitter, r *outcome.Recorder, n in
 	k := key(t, "policy")
 	var took []time.Duration
 	for range n {
-		id := emit.NewID("c")
+		id := emit.NewID(contract.IDCall)
 		f := facts("noop")
 		f.Actor, f.Client = "mallory", id // the fourth rule denies; another rule reads this value, which is new in each call, so that no answer is cached
 		args := []byte(`{"n":1}`)

@@ -48,8 +48,9 @@ func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluati
 }
 
 // request returns the limits in force and the request for a call's reservation. Amounts
-// of the request are those that the call may use, or zero if no limit is in force; Force
-// is set if approvers granted the call.
+// of the request are those that the call may use, or zero if no limit is in force; USDMicros
+// is negative if the price of the model is not known. Force is set if approvers granted the
+// call.
 func (d *decider) request(p *proposal, eval *stack.Evaluation) (limits []guard.Limit, r limit.Request) {
 	r = limit.Request{Call: limit.Call{ID: p.call.ID}, Facts: eval.Facts(), Force: eval.Facts().Resolution == "granted"}
 	p.state.Read(func(v *state.View) {

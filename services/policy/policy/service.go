@@ -12,7 +12,7 @@ package policy
 
 import (
 	"context"
-	"errors"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/egress/endpoint"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
@@ -82,6 +85,8 @@ type mesh struct {
 	acted     func(ctx context.Context, tenant, actor string) (bool, error) // reports whether the ledger has an event of the actor in the tenant, according to audit's index
 	live      func(ctx context.Context, service string) ([]string, error)   // returns the running instances of a service
 	latest    func(context.Context) (uint64, error)                         // returns the sequence of the newest event that the state processes
+	applied   func(ctx context.Context, service, instance string) error     // waits until the main view of an instance has applied every stored event
+	bundles   func(tenant, call string) http.RoundTripper                   // see activator; nil if no bundle is downloaded
 }
 
 // surroundings returns the instance and the mesh functions that are built from the
@@ -96,7 +101,14 @@ func surroundings(env *run.Env) (*instance, mesh) {
 			return r.Value, err
 		},
 		live:   func(ctx context.Context, service string) ([]string, error) { return bus.Live(ctx, env.Conn, service) },
-		latest: func(ctx context.Context) (uint64, error) { return latest(ctx, env) }}
+		latest: func(ctx context.Context) (uint64, error) { return latest(ctx, env) },
+		applied: func(ctx context.Context, service, instance string) error {
+			_, err := rpc.Do(ctx, env.Queries.To(instance), query.AppliedQuery.Of(service), query.AppliedRequest{})
+			return err
+		},
+		bundles: func(tenant, call string) http.RoundTripper {
+			return endpoint.Transport(env.Queries.In(tenant), egress.EndpointBundles, call)
+		}}
 }
 
 // assemble creates the parts of an instance. Tests call it with an in-memory log.
@@ -107,6 +119,7 @@ func assemble(i *instance, m mesh) *parts {
 	}
 	p := &parts{instance: i, ballots: &ballots{i}, budget: budget.New(i.emit, i.log, i.states.Cell(), &i.states)}
 	i.reach = p.reached
+	i.others = func(ctx context.Context) error { return m.spread(ctx, i.name) }
 	owners := &sessions{instance: i, openers: cacheOf[string](i)}
 	known := &names{instance: i, sessions: owners, attested: m.acted, latest: m.latest, position: func() (uint64, bool) {
 		if view := p.view.Load(); view != nil {
@@ -116,7 +129,7 @@ func assemble(i *instance, m mesh) *parts {
 	}}
 	p.decider = decider{instance: i, sessions: owners, labels: &labels{instance: i, known: cacheOf[labelled](i)}, parents: cacheOf[liveParent](i), ballots: p.ballots, budget: p.budget, tracer: m.tracer, connected: m.connected}
 	p.settler = settler{&p.decider}
-	p.activator = &activator{instance: i, names: known}
+	p.activator = &activator{instance: i, names: known, bundles: m.bundles}
 	p.governor = governor{instance: i, sessions: owners, names: known, ballots: p.ballots, activator: p.activator, freezes: &freezes{instance: i, live: m.live}, tenants: &tenants{i}}
 	p.expirer.instance = i
 	p.queries = queries{instance: i, budget: p.budget, starts: &p.expirer.starts}
@@ -131,13 +144,8 @@ func (p *parts) reached(ctx context.Context) error {
 	if view == nil {
 		return nil
 	}
-	if _, err := view.Reach(ctx); err != nil {
-		return err
-	}
-	if view.Ended() {
-		return errors.New("the state is not read any more, because the service stops")
-	}
-	return nil
+	_, err := view.Applied(ctx)
+	return err
 }
 
 // latest returns the sequence of the newest event that the state processes.
@@ -176,7 +184,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	env.ReportFollower("policy.state", view, nil)
 	env.ReportFollower("policy.starts", started, nil)
 	env.ReportWork(decideWork.Consumer("policy"))
-	p.queries.serve(env.Box, view, started)
+	env.ServeApplied(view)
+	p.queries.serve(env.Transport, view, started)
 	from := env.Snapshots.Start(ctx, kept.Source(services.ViewState, state.Version, view))
 	startedFrom := env.Snapshots.Start(ctx, p.startsSource(started))
 	env.Snapshots.Start(ctx, p.budgetSource(env))

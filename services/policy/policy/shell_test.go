@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ import (
 // errDown is the error of a ledger that is not available.
 var errDown = fmt.Errorf("%w: no answer", eventlog.ErrUnavailable)
 
-// faulty is a log whose appends, and whose reads by Last, can be made to fail. An append
+// faulty is a log whose appends, and whose reads by Last and Scan, can be made to fail. An append
 // fails either before the event is stored or afterwards, which is a lost
 // acknowledgement.
 type faulty struct {
@@ -38,7 +39,7 @@ type faulty struct {
 	mu     sync.Mutex
 	before func(subject string) error
 	after  func(subject string) error
-	read   error // error of Last
+	read   error // error of Last and Scan
 }
 
 // failBefore sets a function whose error makes an append fail before the event is
@@ -56,7 +57,7 @@ func (l *faulty) failAfter(f func(subject string) error) {
 	l.after = f
 }
 
-// failRead sets the error with which Last fails; nil makes it succeed.
+// failRead sets the error with which Last and Scan fail; nil makes them succeed.
 func (l *faulty) failRead(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,6 +72,16 @@ func (l *faulty) Last(ctx context.Context, filter string) (eventlog.Entry, error
 		return eventlog.Entry{}, err
 	}
 	return l.Log.Last(ctx, filter)
+}
+
+func (l *faulty) Scan(ctx context.Context, filter string, from uint64) iter.Seq2[eventlog.Entry, error] {
+	l.mu.Lock()
+	err := l.read
+	l.mu.Unlock()
+	if err != nil {
+		return func(yield func(eventlog.Entry, error) bool) { yield(eventlog.Entry{}, err) }
+	}
+	return l.Log.Scan(ctx, filter, from)
 }
 
 func (l *faulty) around(subject string, f func() (uint64, error)) (uint64, error) {

@@ -68,8 +68,9 @@ func (l *ledger) created(environment string) {
 	l.in(contract.CellTenant, "policy", contract.EventTenantCreated, contract.TenantKey(id), &contract.TenantCreated{Admin: "ann", Organization: "acme", Project: "web", Environment: environment, Tenant: id})
 }
 
-// decided proposes a call of alice in a tenant and returns its id, and the reason for which
-// it is denied, "escalated" or "".
+// decided proposes a call in a tenant, of alice unless change sets another actor, and returns
+// its id and the result of the decision: the reason code of a denial, "escalated", or "" if the
+// call is allowed.
 func (l *ledger) decided(ctx context.Context, m *member, tenant, kind string, change func(*contract.Event, *contract.Call)) (call, reason string) {
 	l.t.Helper()
 	d := l.propose("echo", func(e *contract.Event, c *contract.Call) {
@@ -220,10 +221,15 @@ func TestTenantCreatedMeanwhile(t *testing.T) {
 		l, m := opened(t)
 		waits := func(environment string, f func(tenant string) string) {
 			t.Helper()
+			ended, end := context.WithCancel(ctx)
+			defer end()
 			go func() {
 				time.Sleep(500 * time.Millisecond)
 				l.created(environment)
-				m.follow()
+				for ended.Err() == nil {
+					m.follow()
+					sleep(ended, 5*time.Millisecond)
+				}
 			}()
 			began := time.Now()
 			if failed := f("acme_web_" + environment); failed != "" {
@@ -379,9 +385,10 @@ func TestTenantCallAgain(t *testing.T) {
 	})
 }
 
-// TestTenantCalls shows that the calls about tenants take effect on the next decision and
-// are shown in the list of tenants, and that they are rejected in tenants other than the
-// cell's own, and before the cell is opened.
+// TestTenantCalls shows that the suspension and the resumption of a tenant take effect on the
+// next decision, that suspensions and quotas are shown in the list of tenants, and that
+// tenant.create is rejected in tenants other than the cell's own, and before the cell is
+// opened.
 func TestTenantCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m := opened(t)
@@ -442,10 +449,10 @@ func (l *ledger) operator(principal string, notAfter time.Time, withdrawn bool) 
 	l.in(contract.CellTenant, "provision", name, "operator", o)
 }
 
-// TestOperators shows that every call of the cell's tenant requires that its actor is an
-// operator when it is decided: also a call that is decided again after it was approved,
-// and not one of an operator whose delegation has expired or was withdrawn. The built-in
-// policy allows the calls about tenants to operators with the scope cell:admin only.
+// TestOperators shows that a call of the cell's tenant is denied unless its actor is an
+// operator when it is decided, also when it is decided again after it was approved. A
+// principal whose delegation has expired or was withdrawn is no operator. The built-in
+// policy allows the calls about tenants only to operators with the scope cell:admin.
 func TestOperators(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m := opened(t)
@@ -516,9 +523,9 @@ func TestOperators(t *testing.T) {
 }
 
 // TestFirstPerson shows that the administrator of a new tenant governs it as its first
-// registered person: the administrator registers a second person alone, needs that
-// person's approval for a third one, and is suspended and resumed like any other person.
-// The tenant's persons have no authority elsewhere.
+// registered person: the administrator registers a second person alone, and a third one only
+// with an approval, and is suspended and resumed like any other person. Persons cannot vote in
+// a tenant in which they are not registered.
 func TestFirstPerson(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l, m := opened(t)

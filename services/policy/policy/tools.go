@@ -45,14 +45,14 @@ var tools = []contract.Tool{
 	tool("policy.revoke_token", "Ends a bearer token, by its id, or all that a principal's credentials gave until now: its tokens, virtual keys made by it or for it, delegations, consents and session grants.",
 		`"id":{"type":"string","minLength":1,"maxLength":128},"principal":{"type":"string","minLength":1,"maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "reason"),
 	tool("policy.grant_session", "Lets another principal make calls in a session of the caller's, for a time.",
-		`"session":{"type":"string","pattern":"^s-[A-Za-z0-9_-]{1,98}$"},"principal":{"type":"string","minLength":1,"maxLength":128},`+ttl(govern.MaxDelegation)+``, "session", "principal", "ttl_ms"),
+		`"session":{"type":"string","pattern":"^`+contract.IDSession+`[A-Za-z0-9_-]{1,98}$"},"principal":{"type":"string","minLength":1,"maxLength":128},`+ttl(govern.MaxDelegation)+``, "session", "principal", "ttl_ms"),
 	tool("policy.revoke_session", "Ends a session grant of the caller's.", `"session":{"type":"string","maxLength":100},"principal":{"type":"string","minLength":1,"maxLength":128}`, "session", "principal"),
 	tool("policy.grant_role", "Gives a principal a role, for good or for a time.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128},`+ttl(govern.MaxTerm)+``, "principal", "role"),
 	tool("policy.revoke_role", "Takes a role away.", `"principal":{"type":"string","minLength":1,"maxLength":128},"role":{"type":"string","maxLength":128}`, "principal", "role"),
 	tool("policy.delegate", "Lets another principal act on the caller's behalf, for some kinds, for a time.",
 		`"delegate":{"type":"string","minLength":1,"maxLength":128},"kinds":{"type":"array","minItems":1,"maxItems":64,"items":{"type":"string","minLength":1,"maxLength":128}},`+ttl(govern.MaxDelegation)+``, "delegate", "kinds", "ttl_ms"),
 	tool("policy.revoke_delegation", "Ends a delegation.", `"id":{"type":"string","maxLength":128}`, "id"),
-	tool("policy.break_glass", "Lets the caller's escalated calls run without approval for a time. Somebody else must review it.", `"reason":{"type":"string","minLength":1,"maxLength":1000},`+ttl(govern.MaxBreakGlass)+``, "reason", "ttl_ms"),
+	tool("policy.break_glass", "Lets the caller's escalated calls run without approval for a time. Another principal must review it.", `"reason":{"type":"string","minLength":1,"maxLength":1000},`+ttl(govern.MaxBreakGlass)+``, "reason", "ttl_ms"),
 	tool(guard.KindReview, "Closes a break-glass grant after looking at what was done under it.",
 		`"id":{"type":"string","maxLength":128},"verdict":{"enum":["justified","misused"]},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "verdict", "reason"),
 	tool(govern.KindOpenLogin, "Opens a login of the caller, who has authenticated at a gateway. Only gateways make this call.",
@@ -62,23 +62,42 @@ var tools = []contract.Tool{
 	tool(govern.KindEndLogin, "Ends a login of the caller: its tokens are no longer valid.", `"id":`+loginID+`,"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "reason"),
 	tool(govern.KindApproveDevice, "Permits the program that shows a code to open one login of the caller, a registered person.",
 		`"id":`+loginID+`,"code":`+digest+`,"requested":`+loginScopes+`,`+ttl(govern.MaxDevice), "id", "code", "ttl_ms"),
+	tool(govern.KindInvite, "Invites a person, who links an identity of the identity provider at the first login with the code of the invitation, and is registered then. A second person approves.",
+		`"id":`+invitationID+`,"principal":`+principalName+`,"code":`+digest+`,`+ttl(govern.MaxInvitation), "id", "principal", "code", "ttl_ms"),
+	tool(govern.KindWithdraw, "Ends an invitation that was not accepted.", `"id":`+invitationID+`,"reason":`+why, "id", "reason"),
+	tool(govern.KindAccept, "Links an identity of the identity provider to the caller, whom an invitation names. Only gateways make this call.",
+		`"code":`+digest+`,"identity":`+digest+`,"issuer":{"type":"string","format":"uri","maxLength":1024}`, "code", "identity", "issuer"),
+	tool(govern.KindUnlink, "Ends the link of a person to an identity, and all credentials of the person.", `"principal":`+principalName+`,"reason":`+why, "principal", "reason"),
+	tool(govern.KindMapGroup, "Gives a role to the persons whose identity provider reports a group.", `"group":`+groupName+`,"role":{"type":"string","maxLength":128}`, "group", "role"),
+	tool(govern.KindUnmapGroup, "Ends the mapping of a group to a role.", `"group":`+groupName+`,"role":{"type":"string","maxLength":128}`, "group", "role"),
+	tool(govern.KindReportGroups, "States the groups of the caller, whom the identity provider has authenticated. Only gateways make this call.",
+		`"identity":`+digest+`,"groups":{"type":"array","maxItems":64,"items":`+groupName+`}`, "identity", "groups"),
+	tool(govern.KindGrantSecret, "Adds an entry to the access list of secrets: which principal may use which secrets, with which client and tool, for which requests, until when, for how many calls. A secret that the list has named is denied to everyone else.",
+		`"secret":`+secretPattern+`,"subject":`+principalName+`,"client":`+principalName+`,"tool":`+principalName+`,"host":{"type":"string","maxLength":255},"methods":{"type":"array","maxItems":16,"items":{"type":"string","minLength":1,"maxLength":32}},"paths":{"type":"array","maxItems":16,"items":{"type":"string","minLength":1,"maxLength":512}},"max_uses":{"type":"integer","minimum":0},"approval":{"type":"boolean"},`+ttl(govern.MaxTerm), "secret", "subject"),
+	tool(govern.KindWithdrawSecret, "Removes an entry from the access list of secrets. The secrets that it named stay denied to everyone whom no entry permits them.", `"id":{"type":"string","minLength":1,"maxLength":128}`, "id"),
+	tool(govern.KindSecretDefault, "Sets whether a secret that the access list has never named is denied (deny), or released whenever the intent permits it (intent).", `"default":{"enum":["deny","intent"]}`, "default"),
 	tool(tenant.KindCreate, "Creates a tenant: one environment of a project of an organization. The principal in admin is its first registered person. Only operators of the mesh create tenants.",
 		`"organization":{"type":"string","maxLength":64},"project":{"type":"string","maxLength":64},"environment":{"type":"string","maxLength":64},"admin":{"type":"string","minLength":1,"maxLength":128},`+quota, "organization", "project", "environment", "admin"),
 	tool(tenant.KindSuspend, "Suspends a tenant: none of its calls is allowed or started until tenant.resume.", `"tenant":{"type":"string","maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "tenant", "reason"),
 	tool(tenant.KindResume, "Ends the suspension of a tenant.", `"tenant":{"type":"string","maxLength":128},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "tenant", "reason"),
-	tool(tenant.KindSetQuota, "Replaces the quota of a tenant as a whole. For a member that is 0 or omitted, no limit applies.", `"tenant":{"type":"string","maxLength":128},`+quota, "tenant", "quota"),
+	tool(tenant.KindSetQuota, "Replaces the quota of a tenant as a whole. For a member that is 0 or omitted, no limit applies, or to artifacts the configured one.", `"tenant":{"type":"string","maxLength":128},`+quota, "tenant", "quota"),
 }
 
-// Schemas of the arguments of calls about logins.
+// Schemas of the arguments of calls about logins, members and the access to secrets.
 const (
-	loginID     = `{"type":"string","pattern":"^l-[A-Za-z0-9_-]{8,64}$"}`
-	loginScopes = `{"type":"array","maxItems":32,"items":{"type":"string","maxLength":64}}`
-	digest      = `{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"}`
+	secretPattern = `{"type":"string","minLength":1,"maxLength":65}`
+	invitationID  = `{"type":"string","pattern":"^` + contract.IDInvitation + `[A-Za-z0-9_-]{8,64}$"}`
+	principalName = `{"type":"string","minLength":1,"maxLength":128}`
+	groupName     = `{"type":"string","minLength":1,"maxLength":256}`
+	why           = `{"type":"string","minLength":1,"maxLength":1000}`
+	loginID       = `{"type":"string","pattern":"^` + contract.IDLogin + `[A-Za-z0-9_-]{8,64}$"}`
+	loginScopes   = `{"type":"array","maxItems":32,"items":{"type":"string","maxLength":64}}`
+	digest        = `{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"}`
 )
 
 // quota is the property quota of an input schema: the limits on a tenant's use of each
-// gateway.
-const quota = `"quota":{"type":"object","properties":{"body_bytes":{"type":"integer","minimum":0,"maximum":9007199254740991},"calls_per_second":{"type":"integer","minimum":0,"maximum":9007199254740991},"in_flight":{"type":"integer","minimum":0,"maximum":9007199254740991}}}`
+// gateway and on the artifacts that it stores.
+const quota = `"quota":{"type":"object","properties":{"artifact_bytes":{"type":"integer","minimum":0,"maximum":9007199254740991},"body_bytes":{"type":"integer","minimum":0,"maximum":9007199254740991},"calls_per_second":{"type":"integer","minimum":0,"maximum":9007199254740991},"in_flight":{"type":"integer","minimum":0,"maximum":9007199254740991}}}`
 
 // ttl returns the property ttl_ms of an input schema: a time to live in milliseconds, of
 // at most longest.

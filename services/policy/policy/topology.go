@@ -14,7 +14,7 @@ import (
 )
 
 // The work that policy consumes and the events that each instance reads, in addition to
-// bus.ExecutorWork and bus.Control. The filters are those of the consumers that are
+// bus.ExecutorWork and bus.ExecutorControl. The filters are those of the consumers that are
 // provisioned for policy.
 var (
 	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), Ends: append(bus.Decisions(), bus.Filters(services.Policy, contract.EventEscalated)...), AckWait: 10 * time.Second, MaxAckPending: 4096}
@@ -36,7 +36,8 @@ func stateFilters() []string {
 			events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
 			events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,
 			events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
-			events.SessionGrantedName, events.SessionGrantRevokedName, events.LoginEndedName),
+			events.SessionGrantedName, events.SessionGrantRevokedName, events.LoginEndedName, events.MemberInvitedName, events.InvitationWithdrawnName,
+			events.IdentityLinkedName, events.IdentityUnlinkedName, events.GroupMappedName, events.GroupUnmappedName, events.GroupsReportedName, events.SecretAccessSetName),
 		catalog.Filters)
 }
 

@@ -1,6 +1,6 @@
 // Package recorded rebuilds policy's views from a ledger, and takes recorded decisions
 // again. It is used by programs that read a ledger themselves instead of querying the
-// policy service, for replay, simulations and explanations. A view is built from the
+// policy service, for replay and simulations. A view is built from the
 // first event on, in the order of the ledger, by one goroutine. Its dump equals that of
 // the live view at the same position, byte for byte. The package makes no network
 // connections; its caller reads the events and contents.
@@ -67,20 +67,6 @@ func (r *Recalled) Redecide(ctx context.Context, args []byte) (verdict, reason, 
 	verdict, reason, hash = eval.Again()
 	return verdict, reason, hash, eval.Egress()
 }
-
-// Explain returns the result of each part of a recorded decision, and the decision itself
-// as the last step. It fails like Recall.
-func (s *State) Explain(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte) ([]guard.Step, error) {
-	eval, err := s.in.Redecide(ctx, e, d, args, true)
-	if err != nil {
-		return nil, err
-	}
-	return eval.Steps(), nil
-}
-
-// PartDecision is the part name of the last step of an explanation, which holds
-// the verdict.
-const PartDecision = stack.PartDecision
 
 // Budget is the view policy.budget, built from budget events. The zero value is
 // the empty view.

@@ -20,7 +20,7 @@ type Daemon = simulated.Daemon
 // Program is the process of a container.
 type Program = simulated.Program
 
-// Fault is what happens to one request to the daemon.
+// Fault states whether the connection of a request to the daemon breaks, and when.
 type Fault = simulated.Fault
 
 // The faults of a request.

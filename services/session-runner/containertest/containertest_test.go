@@ -118,7 +118,8 @@ type instance struct {
 	done   sync.WaitGroup
 }
 
-// open starts an instance. A real one would be started again until its sweep succeeds.
+// open starts a process of instance n. It repeats a start that failed, as a supervisor of the
+// process would.
 func (r *runs) open(n int) *instance {
 	in := &instance{dead: make(chan struct{})}
 	for {
@@ -173,7 +174,7 @@ func (r *runs) play() {
 			close(in.dead)
 			time.Sleep(time.Duration(r.rng.IntN(2000)) * time.Millisecond)
 			all[n] = r.open(n)
-			go func() { in.done.Wait(); _ = in.runner.Close() }() // what a killed process still does has no effect
+			go func() { in.done.Wait(); _ = in.runner.Close() }() // all requests of the killed process fail
 		}
 	}
 	r.mu.Lock()

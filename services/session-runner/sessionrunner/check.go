@@ -12,7 +12,8 @@ import (
 
 // Example is an example of a call in the manifest of a pack. Output is nil if the manifest
 // states none. Invalid is the JSON pointer of a member of Input that violates the schema of the
-// pack, and the keyword that it violates; it is "" if Input is valid.
+// pack, and the keyword that it violates, or the error if Input cannot be encoded; it is "" if
+// Input is valid.
 type Example struct {
 	About, Invalid string
 	Input, Output  map[string]any
@@ -24,10 +25,11 @@ type Checked struct {
 	Examples []Example
 }
 
-// CheckPacks reads the packs of a folder as the service does at its start, with the images of the
-// lock files in the folders images and dir. It returns the valid packs, and an error for each
-// other pack; a pack whose program cannot run on this host without an image is not valid. If a
-// lock file cannot be read, it returns only that error.
+// CheckPacks reads the packs of a folder as the service does at its start, with the images of
+// the lock files in the folders images and dir. It returns the valid packs, and an error for
+// each other pack and for a folder that cannot be read. A pack whose program cannot run on
+// this host without an image is not valid. If a lock file cannot be read, it returns only that
+// error.
 func CheckPacks(dir, images string) (valid []Checked, problems []error) {
 	lock, err := pack.ReadLock(images, dir)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestCheckPacks(t *testing.T) {
 	if packs, _ := CheckPacks(dir, ""); packs[0].Examples[0].Invalid != "/a: type" {
 		t.Errorf("an invalid example: %+v", packs[0].Examples)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "run"), []byte("program"), 0o755); err != nil { // cmd.run
+	if err := os.WriteFile(filepath.Join(dir, "run"), []byte("program"), 0o755); err != nil { // its pack is named cmd.run
 		t.Fatal(err)
 	}
 	if _, problems := CheckPacks(dir, ""); len(problems) != 1 {

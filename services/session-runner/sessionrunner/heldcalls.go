@@ -88,7 +88,7 @@ func (h *holder) handle(ctx context.Context, w *execute.Work) execute.Result {
 			return execute.Fail(contract.CodeSandboxUnavailable, "policy now permits less than the limits of sandbox %s: create another one", c.sandbox.ID)
 		}
 	}
-	if c.kind == kindEgress {
+	if withEgress(c.kind) {
 		var err error
 		if c.egress, err = h.network(ctx, w); err != nil {
 			return execute.Fail(contract.CodeEgressRefused, "%v", err)
@@ -100,7 +100,8 @@ func (h *holder) handle(ctx context.Context, w *execute.Work) execute.Result {
 	return h.local(ctx, c)
 }
 
-// permitted reports whether no limit of a sandbox exceeds what an intent permits.
+// permitted reports whether an intent permits the tier of held sandboxes, and the CPU, memory,
+// process and output limits of a sandbox.
 func permitted(s *events.SandboxCreated, most *contract.Sandbox) bool {
 	return guard.TierSatisfies(heldTier, most.Tier) && s.MemoryMib <= most.MemoryMiB && s.CpuMillis <= most.CPUMillis && s.Pids <= most.Pids && s.OutputBytes <= most.OutputBytes
 }
@@ -145,6 +146,7 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 		kindExec: h.exec, kindEgress: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate,
 		kindCommand: runCommand, kindPython: runCommand, kindNode: runCommand, kindFSRead: fsRead, kindFSWrite: fsWrite, kindFSList: fsList, kindFSPatch: fsPatch, kindFSDelete: fsDelete,
 		kindGitCommit: gitCommit, kindGitDiff: gitDiff, kindGitLog: gitLog,
+		kindRepoFetch: repoFetch, kindRepoMap: repoMap, kindRepoPush: repoPush,
 	}[c.kind]
 	if do == nil {
 		return execute.Fail(contract.CodeInvalidInput, "%s is not a call for an open sandbox", c.kind)
@@ -232,7 +234,7 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 	data := events.SandboxCreated{Actor: c.actor, CallID: c.id, Session: c.session, Instance: h.env.Instance, Host: h.runner.Host(), Image: img.Digest,
 		CpuMillis: least(c.args.CPUMillis, most.CPUMillis), MemoryMib: least(c.args.MemoryMiB, most.MemoryMiB), Pids: least(c.args.Pids, most.Pids),
 		OutputBytes: most.OutputBytes, DiskMib: c.args.DiskMiB, IdleMS: c.args.IdleMS, LifeMS: c.args.LifeMS}
-	id := emit.NewID(strings.TrimSuffix(contract.IDSandbox, "-"))
+	id := emit.NewID(contract.IDSandbox)
 	defer h.beginCreation(id)()
 	if err := h.change(ctx, c.tenant, id, 0, contract.EventSandboxCreated, c.cause, func(*held.Sandbox) (canon.Document, error) { return &data, nil }); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the sandbox cannot be recorded: %v", err)
@@ -252,7 +254,7 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 		_ = h.end(ctx, s, c.id, held.Refused)
 		return execute.Fail(contract.CodeTooManySandboxes, "the tenant has %d open sandboxes, or this instance %d: end one of them", h.PerTenant, h.Max)
 	}
-	ctr, err := h.runner.Hold(img, containerd.HeldSpec{ID: id, Limits: limitsOf(&data), DiskMiB: data.DiskMib, Egress: len(h.Hosts) > 0, Life: time.Until(s.Expires()) + time.Second})
+	ctr, err := h.runner.Hold(img, containerd.HeldSpec{ID: id, Limits: limitsOf(&data), DiskMiB: data.DiskMib, Egress: h.egress(), Life: time.Until(s.Expires()) + time.Second})
 	if err != nil {
 		_ = h.end(ctx, s, c.id, held.Failed)
 		return execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made: %v", err)
@@ -391,7 +393,7 @@ func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, 
 }
 
 // logs returns output of a command from a cursor on. With wait_ms it waits until there is
-// output after the cursor, the command has ended or that time has passed.
+// output after the cursor, the command has ended, that time has passed or ctx is done.
 func logs(ctx context.Context, c *heldCall, b *box) execute.Result {
 	x := b.get(c.args.Exec)
 	if x == nil {

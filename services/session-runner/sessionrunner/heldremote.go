@@ -91,9 +91,11 @@ func (h *holder) watch(ctx context.Context, instance string, lost func()) {
 	}
 }
 
-// serve registers the query that carries out the calls which other instances forward.
-func (h *holder) serve() {
-	rpc.Serve(&rpc.Server{Box: h.env.Box}, events.SandboxCallQuery, func(ctx context.Context, q *events.SandboxCallRequest) (events.SandboxCallResult, error) {
+// serveHeld registers the query for the view, and the query that carries out the calls which other
+// instances forward.
+func serveHeld(h *holder) {
+	serveView(h, h.env.Transport)
+	rpc.Serve(&rpc.Server{Transport: h.env.Transport}, events.SandboxCallQuery, func(ctx context.Context, q *events.SandboxCallRequest) (events.SandboxCallResult, error) {
 		c := &heldCall{tenant: transient.Tenant(ctx), actor: q.Actor, session: q.Session, id: q.CallID, kind: q.Kind, wall: time.Duration(q.WallMS) * time.Millisecond}
 		key := [2]string{c.tenant, c.id}
 		if q.Cancel {

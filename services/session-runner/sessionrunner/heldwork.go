@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
@@ -53,6 +54,13 @@ type workArgs struct {
 	Email       string     `json:"email"`
 	Staged      bool       `json:"staged"`
 	Count       int        `json:"count"`
+	URL         string     `json:"url"`
+	Ref         string     `json:"ref"`
+	Depth       int        `json:"depth"`
+	Tokens      int        `json:"token_budget"`
+	Remote      string     `json:"remote"`
+	Branch      string     `json:"branch"`
+	Force       bool       `json:"force"`
 }
 
 // fileEdit replaces text of a file.
@@ -110,6 +118,14 @@ g rev-parse HEAD`
 	gitLogScript  = gitCommand + `g log -n "$3" --format='%H%x1f%an%x1f%aI%x1f%s'`
 )
 
+// inputErrors has the messages of exit codes that mean the same for each script.
+var inputErrors = map[int]string{
+	exitNothing:  "clone_path: there is nothing to commit",
+	exitNotEmpty: "clone_path: the folder is not empty; name another one",
+	exitDetached: "branch: HEAD is detached; name the branch to push to",
+	exitNoRemote: "remote: the repository has no remote of this name",
+}
+
 // workScript runs a script with the folder of a call, a path in it and further parameters.
 // It returns the output of the script or, if it fails, the result of the call.
 func workScript(ctx context.Context, b *box, c *heldCall, text, at string, stdin []byte, params ...string) ([]byte, execute.Result) {
@@ -122,8 +138,12 @@ func workScript(ctx context.Context, b *box, c *heldCall, text, at string, stdin
 	}
 	stdout, stderr := &sandbox.Capped{Max: outputBytes}, &sandbox.Capped{Max: 4096}
 	exit, timedOut, err := b.Exec(ctx, containerd.Command{ID: "work-" + rand.Text(), Argv: append([]string{"/bin/sh", "-c", text, "sh", w.Root, strings.TrimSuffix(at, "/")}, params...),
-		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C", "HOME=/tmp", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0"}, Stdin: stdin, Wall: min(c.wall, workTime), Stdout: stdout, Stderr: stderr})
+		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C", "HOME=/tmp", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0"}, Stdin: stdin, Wall: min(c.wall, workTime), Stdout: stdout, Stderr: stderr, Egress: c.egress, Bytes: &c.sent})
 	switch {
+	case errors.Is(err, containerd.ErrHeldBusy):
+		return nil, execute.Fail(contract.CodeTooManySandboxes, "%v: wait for its end", err)
+	case errors.Is(err, containerd.ErrHeldNoEgress):
+		return nil, execute.Fail(contract.CodeSandboxUnavailable, "%v: create another one", err)
 	case err != nil:
 		return nil, execute.Fail(contract.CodeSandboxFailed, "the pack needs /bin/sh, find and readlink in the image: %v", err)
 	case timedOut:
@@ -134,8 +154,8 @@ func workScript(ctx context.Context, b *box, c *heldCall, text, at string, stdin
 		return nil, execute.Fail(contract.CodeInvalidInput, "clone_path: %q is not a folder of the sandbox, or no git repository: %s", w.Root, stderr.Buf)
 	case exit == exitNoFile:
 		return nil, execute.Fail(contract.CodeInvalidInput, "path: %q does not exist, or is of another type", at)
-	case exit == exitNothing:
-		return nil, execute.Fail(contract.CodeInvalidInput, "clone_path: there is nothing to commit")
+	case inputErrors[exit] != "":
+		return nil, execute.Fail(contract.CodeInvalidInput, "%s", inputErrors[exit])
 	case exit != 0:
 		return nil, execute.Fail(contract.CodeHandlerFailed, "exit %d: %s", exit, strings.ToValidUTF8(string(stderr.Buf), "\uFFFD"))
 	case stdout.Over:
@@ -190,7 +210,8 @@ func fsDelete(ctx context.Context, c *heldCall, b *box) execute.Result {
 	return output(map[string]any{"deleted": true, "path": c.args.Path})
 }
 
-// fsList lists the files in a folder, at most maxListed and without those in .git.
+// fsList lists the files and folders in a folder, and if the call is recursive also those in
+// its folders, at most maxListed. It omits the contents of the folder .git.
 func fsList(ctx context.Context, c *heldCall, b *box) execute.Result {
 	depth := "1"
 	if c.args.Recursive {

@@ -13,7 +13,7 @@ func TestHeldTools(t *testing.T) {
 	var checker toolschema.Checker
 	seen := map[string]bool{}
 	for _, h := range heldTools {
-		tool := h.tool([]string{"example.com"})
+		tool := h.tool(&HeldConfig{Hosts: []string{"example.com"}})
 		if err := checker.Valid(&tool); err != nil || seen[tool.Tool] || !isHeld(h.kind) {
 			t.Errorf("%s: %v", tool.Tool, err)
 		}

@@ -42,6 +42,7 @@ type holder struct {
 
 	mu       sync.Mutex
 	view     held.View
+	at       uint64          // sequence of the last entry applied to view, or 0
 	boxes    map[string]*box // by id of the sandbox, those that this instance holds
 	creating map[string]bool // ids of the sandboxes whose containers this instance is creating
 	swept    time.Time       // time of the last sweep
@@ -117,14 +118,20 @@ func newHolder(env *run.Env, cfg HeldConfig, r *containerd.Holder, lock func() (
 			return nil
 		}
 		env.Emit.See(e.Lamport)
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.view.Apply(en.Seq, e)
+		h.apply(en.Seq, e)
 		return nil
 	})
 	h.follower.Every = 500 * time.Millisecond
 	env.ReportFollower("sandboxes", h.follower, nil)
 	return h
+}
+
+// apply applies an event at a sequence of the ledger to the view.
+func (h *holder) apply(seq uint64, e *contract.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.view.Apply(seq, e)
+	h.at = seq
 }
 
 // run follows the events of held sandboxes, and ends the sandboxes of this instance that are
@@ -133,7 +140,7 @@ func newHolder(env *run.Env, cfg HeldConfig, r *containerd.Holder, lock func() (
 func (h *holder) run(ctx context.Context, ready func()) error {
 	var from uint64
 	if err := eventlog.Retry(ctx, func() (err error) {
-		from, err = eventlog.Since(ctx, h.env.Emit.Log, h.env.Emit.Now().Add(-held.History))
+		from, err = begin(ctx, h.env.Emit.Log, h.env.Emit.Now())
 		return err
 	}); err != nil {
 		return nil // ctx ended
@@ -159,6 +166,29 @@ func (h *holder) run(ctx context.Context, ready func()) error {
 	}
 }
 
+// begin returns the sequence from which the view of held sandboxes is to be read at the time
+// now. It returns the errors of l except ErrNotFound.
+func begin(ctx context.Context, l eventlog.Log, now time.Time) (uint64, error) {
+	var newest time.Time
+	for _, filter := range heldReader.Filters {
+		en, err := l.Last(ctx, filter)
+		if errors.Is(err, eventlog.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		e, err := eventlog.Open(en, filter)
+		if err != nil {
+			continue // the view ignores it, too
+		}
+		if at, err := contract.ParseTime(e.Time); err == nil && at.After(newest) {
+			newest = at
+		}
+	}
+	return eventlog.Since(ctx, l, held.Begin(newest, now))
+}
+
 // sweepHeld is the time between two sweeps for containers that no open sandbox has.
 const sweepHeld = time.Minute
 
@@ -168,7 +198,7 @@ const sweepHeld = time.Minute
 func (h *holder) tend(ctx context.Context) {
 	now := h.env.Emit.Now()
 	h.mu.Lock()
-	h.view.Trim(now.Add(-held.Remember))
+	h.view.Trim()
 	open := h.view.List(func(s *held.Sandbox) bool { return s.Ended == "" && !h.creating[s.ID] })
 	boxes := maps.Clone(h.boxes)
 	h.mu.Unlock()
@@ -225,9 +255,9 @@ func (h *holder) sandbox(tenant, id string) *held.Sandbox {
 }
 
 // adopt adopts the container of an open sandbox whose holder has ended. It first records that
-// this instance holds the sandbox, so that no second instance adopts it. The commands that
-// ran are recorded as lost. If the container has ended, or the maximum life of the sandbox
-// has passed, the end is recorded instead.
+// this instance is the holder, unless the ledger names it already, so that no second instance
+// adopts the container. The commands that ran are recorded as lost. If the container has
+// ended, or the maximum life of the sandbox has passed, the end is recorded instead.
 func (h *holder) adopt(ctx context.Context, s *held.Sandbox, now time.Time) {
 	if s.Due(now, s.Used) == held.Life {
 		_ = h.end(ctx, s, "", held.Life)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
@@ -25,7 +24,7 @@ const imageOutput = `{"properties":{"images":{"items":{"properties":{"created":{
 
 // imageTools are registered where tier container is available.
 var imageTools = []contract.Tool{
-	{Description: "Removes the images that no pack of the session-runner uses from containerd's store. With dry_run it only lists them.", Class: "E2", Executor: "session-runner", Kind: kindImageGC, Tool: kindImageGC, Version: "v1", Rerunnable: true,
+	{Description: "Removes the images that neither a pack of the session-runner nor a held sandbox uses from containerd's store. With dry_run it only lists them.", Class: "E2", Executor: "session-runner", Kind: kindImageGC, Tool: kindImageGC, Version: "v1", Rerunnable: true,
 		InputSchema: contract.Raw(`{"additionalProperties":false,"properties":{"dry_run":{"type":"boolean"}},"type":"object"}`), OutputSchema: contract.Raw(imageOutput)},
 	{Description: "Imports the images of an archive in the session-runner's folder of images into containerd's store.", Class: "E1", Executor: "session-runner", Kind: kindImageImport, Tool: kindImageImport, Version: "v1", Rerunnable: true,
 		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"archive":{"maxLength":255,"minLength":1,"type":"string"},"digest":{"pattern":"^sha256:[0-9a-f]{64}$","type":"string"}},"required":["archive"],"type":"object"}`),
@@ -72,7 +71,7 @@ func (s *Service) manageImages(ctx context.Context, w *execute.Work) execute.Res
 		images = make([]containerd.Image, 1)
 		images[0], err = s.images.Pull(ctx, s.from, args.Ref, args.Unpinned)
 	case kindImageGC:
-		images, err = s.images.GC(ctx, s.used(), args.DryRun)
+		images, err = s.collectImages(ctx, args.DryRun)
 	default:
 		images, err = s.images.Images(ctx)
 	}
@@ -96,22 +95,38 @@ func (s *Service) manageImages(ctx context.Context, w *execute.Work) execute.Res
 	return execute.Result{Output: body}
 }
 
+// collectImages removes the images that neither a pack nor a held sandbox uses or, with dry, lists
+// them.
+func (s *Service) collectImages(ctx context.Context, dry bool) ([]containerd.Image, error) {
+	used := s.used()
+	images, err := s.images.GC(ctx, used, dry)
+	if err != nil || s.held == nil || s.held.runner == nil {
+		return images, err
+	}
+	more, err := s.held.runner.GC(ctx, used, dry)
+	for _, img := range more {
+		if !slices.ContainsFunc(images, func(x containerd.Image) bool { return x.Digest == img.Digest }) {
+			images = append(images, img)
+		}
+	}
+	return images, err
+}
+
 // users returns the names of the packs that run in the image with the given digest.
 func (s *Service) users(digest string) []string {
 	out := []string{}
-	for name, p := range s.packs {
+	for _, p := range s.packs.all() {
 		if p.Tool.Image == digest {
-			out = append(out, name)
+			out = append(out, p.Tool.Tool)
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 
 // used returns the digests of the packs' images and programs.
 func (s *Service) used() map[string]bool {
 	out := map[string]bool{}
-	for _, p := range s.packs {
+	for _, p := range s.packs.all() {
 		out[p.Tool.Image], out[p.Tool.Pack] = true, true
 	}
 	return out
@@ -119,7 +134,8 @@ func (s *Service) used() map[string]bool {
 
 // rerunnable reports whether a call of the kind may run again after a crash.
 func (s *Service) rerunnable(kind string) bool {
-	return isImageKind(kind) || s.packs[strings.TrimPrefix(kind, "tool.")].Tool.Rerunnable
+	t := s.packs.document(kind)
+	return isImageKind(kind) || isPackKind(kind) || t != nil && t.Rerunnable
 }
 
 func isImageKind(kind string) bool {

@@ -17,15 +17,16 @@ import (
 // defaultRuns is the default of Config.Runs.
 const defaultRuns = 16
 
-// beside is the number of concurrent calls beside those that run in a sandbox or wait for
-// one: tool.noop, calls for held sandboxes, and calls that are refused because the queue is
-// full.
+// beside is the number of concurrent calls beside those that run in a sandbox of their own or
+// wait for one: tool.noop, calls for held sandboxes, calls that manage images or archives of
+// packs, and calls that are refused.
 const beside = 256
 
 // queue bounds the sandboxes of calls that run at a time, and the calls that wait for one.
 // Waiting calls are served as a fair.Gate does: the tenants in turn, and within a tenant its
-// actors. Their number is divided among the tenants as fair.Room does, and one tenant has at
-// most half of it, so that no tenant can fill the queue. A queue is safe for concurrent use.
+// actors. Their number is divided among the tenants as fair.Room does. Of a queue of two
+// places or more, one tenant has at most half, so that no tenant can fill it. A queue is safe
+// for concurrent use.
 type queue struct {
 	runs, max int
 	gate      *fair.Gate
@@ -101,10 +102,12 @@ func (q *queue) state() (running, waiting int) {
 
 // enter waits until a call may run in a sandbox, and returns the function that the caller
 // must call when the call no longer runs. If the call must wait, sandbox_queued records
-// its position and, once it may run, 0. If the call cannot run, enter returns nil and the
+// its position and, once it may run, 0, and gateways can query the position while it waits. If the call cannot run, enter returns nil and the
 // result of the call.
 func (s *Service) enter(ctx context.Context, w *execute.Work) (leave func(), res execute.Result) {
+	defer s.reports.wait(w, 0)
 	leave, err := s.queue.enter(ctx, w.Event.Tenant, w.Event.Actor, func(position int) {
+		s.reports.wait(w, position)
 		w.Fact(contract.EventSandboxQueued, contract.Bytes(&events.SandboxQueued{CallID: w.Call.ID, Position: int64(position), Running: int64(s.queue.runs)}))
 	})
 	if errors.Is(err, errQueueFull) || errors.Is(err, fair.ErrFull) {
@@ -117,8 +120,8 @@ func (s *Service) enter(ctx context.Context, w *execute.Work) (leave func(), res
 }
 
 // report adds the state of the sandboxes to the health and the metrics of the instance. The
-// part is ready even if a tier is missing, because only calls that require the tier are
-// refused.
+// sandboxes count as healthy even if a tier is missing, because only calls that require the
+// tier are refused.
 func (s *Service) report(env *run.Env) {
 	env.Report(func(ctx context.Context) run.Health {
 		running, waiting := s.queue.state()
@@ -157,7 +160,7 @@ func (s *Service) tiers(ctx context.Context) string {
 }
 
 // remedy returns the instruction for making a tier available.
-func (s *Service) remedy(tier string) string {
+func remedy(tier string) string {
 	if tier == containerd.TierMicroVM {
 		return "configure a containerd socket and session-runner.microvm.runtime (BINNACLE_MICROVM_RUNTIME) on the session-runner"
 	}

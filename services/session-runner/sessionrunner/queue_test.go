@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestQueue shows that at most the given number of calls run at once, that later calls
-// wait and receive their position, that a call above the tenant's maximum is refused at
-// once, and that a waiting call whose context ends leaves its place to others.
+// TestQueue shows that calls above the given number wait and receive their position, that a
+// call above the tenant's maximum is refused at once, and that a waiting call whose context
+// ends no longer counts as waiting.
 func TestQueue(t *testing.T) {
 	q := newQueue(2, 6)
 	never := func(int) { t.Error("a call with a free place waits") }

@@ -16,9 +16,11 @@ import (
 // another code than 0 may report a typed error.
 const errorMember = "_error"
 
-// reportable holds the error codes that a program may report. The others are those of the
-// engine.
+// reportable holds the error codes that a program may report. The mesh itself sets the others.
 var reportable = []string{contract.CodeArtifactFailed, contract.CodeCredentialInvalid, contract.CodeHandlerFailed, contract.CodeInvalidInput, contract.CodeResourceExhausted, contract.CodeSchemaMismatch, contract.CodeTimeout}
+
+// maxHint is the maximum number of bytes of a hint.
+const maxHint = 1024
 
 // maxReported is the maximum number of bytes of the document with an error.
 const maxReported = 64 << 10
@@ -26,10 +28,12 @@ const maxReported = 64 << 10
 // reported returns the result that a failed program reports on standard output, and whether
 // it reports one:
 //
-//	{"_error": {"code": "invalid_input", "message": "…", "pointer": "/width", "hint": "…"}}
+//	{"_error": {"code": "invalid_input", "message": "…", "pointer": "/width", "hint": "…", "retry_after_ms": 5}}
 //
-// The message of the result begins with the pointer, in the form that the gateway reads,
-// and ends with the hint. Secrets are redacted from it.
+// The message of the result begins with the pointer, and ends with the hint and the time after
+// which to retry, if the program reports them, in the forms that the gateway reads. The pointer with
+// the message is cut off after maxStderr bytes, and the hint after maxHint. Secrets are redacted from
+// all of them.
 func reported(red *redact.Redactor, stdout []byte) (execute.Result, bool) {
 	if len(stdout) > maxReported || canon.CheckDepth(stdout) != nil {
 		return execute.Result{}, false
@@ -56,14 +60,12 @@ func reported(red *redact.Redactor, stdout []byte) (execute.Result, bool) {
 	if at := strings.TrimPrefix(e.Pointer, "/"); at != "" {
 		text = at + ": " + text
 	}
+	text = text[:min(len(text), maxStderr)]
 	if e.Hint != "" {
-		text += "; " + e.Hint
+		text += "; hint: " + e.Hint[:min(len(e.Hint), maxHint)]
 	}
 	if e.RetryAfterMS > 0 {
 		text += fmt.Sprintf("; retry after %d ms", e.RetryAfterMS)
-	}
-	if len(text) > maxStderr {
-		text = text[:maxStderr]
 	}
 	return execute.Fail(e.Code, "%s", strings.ToValidUTF8(text, "\uFFFD")), true
 }

@@ -14,7 +14,8 @@ import (
 func TestReported(t *testing.T) {
 	red := (*redact.Redactor)(nil).With("k", "s3cretvalue")
 	for in, want := range map[string]string{
-		`{"_error":{"code":"invalid_input","message":"too wide","pointer":"/width","hint":"use 9"}}`: "invalid_input width: too wide; use 9",
+		`{"_error":{"code":"invalid_input","message":"too wide","pointer":"/width","hint":"use 9"}}`: "invalid_input width: too wide; hint: use 9",
+		`{"_error":{"code":"handler_failed","message":"busy","hint":"wait","retry_after_ms":7}}`:     "handler_failed busy; hint: wait; retry after 7 ms",
 		`{"_error":{"code":"handler_failed","message":"busy","retry_after_ms":5}}`:                   "handler_failed busy; retry after 5 ms",
 		`{"_error":{"code":"handler_failed","message":"key s3cretvalue"}}`:                           "handler_failed key [secret:k]",
 		`{"_error":{"code":"internal","message":"x"}}`:                                               "",

@@ -66,9 +66,9 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestInputReserved checks that args which contain the member of the secrets, in any
-// spelling that a parser may match, are refused with an error that names the member,
-// with and without granted secrets. Nested members of that name are passed on.
+// TestInputReserved checks that args which contain the member of the secrets, in several
+// spellings that a parser may match, are refused with an error that names the member, with and
+// without granted secrets. Nested members of that name are passed on.
 func TestInputReserved(t *testing.T) {
 	for args, member := range map[string]string{
 		`{"_secrets":{"k":"forged"}}`:       "_secrets",

@@ -21,11 +21,11 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
-	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
@@ -37,12 +37,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/wasi"
 )
 
-// Config is the session-runner's configuration. The service registers the packs in
-// PacksDir, tool.noop if Noop is set, the tools for images if Containerd is set, and
-// those for held sandboxes if Images is set and Held.Max is not 0.
+// Config is the session-runner's configuration. The service registers the packs in PacksDir,
+// tool.noop if Noop is set, the tools for images if Containerd is set, those for archives of
+// packs and the packs of installed archives if there are PackKeys, and the tools for held
+// sandboxes if Images is set and Held.Max is not 0.
 type Config struct {
 	PacksDir   string   // folder of executables and their manifests; empty means no packs
-	StateDir   string   // folder for temporary files of sandboxes
+	PackKeys   PackKeys // keys whose signatures of archives of packs are trusted; none means that no archive can be installed
+	StateDir   string   // folder for temporary files of sandboxes and of archives, and for the locks on user ids
 	Containerd string   // path of containerd's socket; empty means that tier "container" is not available
 	FIFODir    string   // folder for the FIFOs of containers, at a path that is the same for containerd; empty means StateDir/fifo
 	Images     string   // folder of image archives, and of the file images.lock; empty means none
@@ -51,7 +53,7 @@ type Config struct {
 	Noop       bool     // register the built-in tool.noop, for benchmarks and tests
 	Warm       int      // maximum number of containers that are prepared ahead of calls; 0 means none
 	Runs       int      // maximum number of sandboxes of calls at a time; 0 means 16
-	Queue      int      // maximum number of calls that wait for a sandbox
+	Queue      int      // maximum number of calls that wait for a sandbox; 0 means none
 	MicroVM    string   // containerd runtime of tier "microvm"; empty means that the tier is not available
 	Held       HeldConfig
 }
@@ -62,8 +64,15 @@ type Config struct {
 type Service struct {
 	Config
 
-	env     *run.Env
-	packs   map[string]pack.Pack // by tool name
+	env   *run.Env
+	fixed []contract.Tool // tools that do not change while the instance runs
+	packs packSet
+
+	schemas toolschema.Checker // checks outputs with the ids of their artifacts
+
+	reloading sync.Mutex // is held while packs are loaded again
+	installed installedPacks
+
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
 	held    *holder           // nil if no held sandboxes are offered
@@ -71,6 +80,7 @@ type Service struct {
 	from    *containerd.Registries
 	closer  io.Closer // the runner of tier "container"; nil without it
 	queue   *queue
+	reports progress
 	broken  error // reason why tier "process" is not available; nil if it is, or if containerd is configured
 }
 
@@ -80,11 +90,11 @@ func (*Service) Declaration() bus.Declaration {
 	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.ExecutorControl("session-runner"), heldReader}, Artifacts: true}
 }
 
-// Run implements run.Service. It reads and seals the packs once. An invalid pack is
-// logged and omitted, and never runs with weaker limits. A pack whose interpreter or
-// loader is missing is registered, and its calls fail.
+// Run implements run.Service. It reads and seals the packs, and does so again when they change
+// (see watchPacks). An invalid pack is logged and omitted, and never runs with weaker limits. A
+// pack whose interpreter or loader is missing is registered, and its calls fail.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
-	s.env, s.packs = env, map[string]pack.Pack{}
+	s.env = env
 	var err error
 	if s.from, err = containerd.ParseRegistries(s.Registries, s.RegistryCA); err != nil {
 		return err
@@ -100,39 +110,16 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		defer s.sweepOthers(ctx)()
 	}
 	var tools []contract.Tool
-	var checker toolschema.Checker
 	if s.Noop {
 		tools = append(tools, noop)
 	}
 	if s.images != nil {
 		tools = append(tools, imageTools...)
 	}
-	if s.PacksDir != "" {
-		lock, err := pack.ReadLock(s.Images, s.PacksDir)
-		if err != nil {
+	if s.Images != "" && s.Held.Max > 0 {
+		if _, err := s.Held.modelRules(); err != nil {
 			return err
 		}
-		packs, problems := pack.Discover(s.PacksDir, lock)
-		for _, p := range problems {
-			env.Log.Error("pack left out", "err", p)
-		}
-		for _, p := range packs {
-			if s.Images != "" && s.Held.Max > 0 && isHeld(p.Tool.Kind) {
-				env.Log.Error("pack left out", "pack", p.Tool.Tool, "err", "a tool for held sandboxes has this name: rename the pack")
-				continue
-			}
-			if err := checker.Valid(&p.Tool); err != nil {
-				env.Log.Error("pack left out", "pack", p.Tool.Tool, "err", err)
-				continue
-			}
-			if err := p.Program.Problem(); err != nil && p.Tool.Sandbox.Tier != s.wasi.Tier() {
-				env.Log.Warn("pack cannot run here", "pack", p.Tool.Tool, "err", err)
-			}
-			s.packs[p.Tool.Tool] = p
-			tools = append(tools, p.Tool)
-		}
-	}
-	if s.Images != "" && s.Held.Max > 0 {
 		tools = append(tools, s.Held.tools()...)
 		var holder *containerd.Holder
 		if r, ok := s.closer.(*containerd.Runner); ok {
@@ -141,21 +128,40 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			}
 		}
 		s.held = newHolder(env, s.Held, holder, func() (pack.Lock, error) { return pack.ReadLock(s.Images, s.PacksDir) }, s.egress)
-		s.held.serve()
+		serveHeld(s.held)
+	} else {
+		serveNoView(env.Transport)
 	}
-	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "session-runner", tools); err != nil {
+	if len(s.PackKeys) > 0 {
+		tools = append(tools, packTools...)
+	}
+	s.fixed = tools
+	loaded, _ := s.state(ctx) // after an error, watchPacks loads the packs again
+	if err := eventlog.Retry(ctx, func() error { return s.reload(ctx) }); err != nil {
 		return err
 	}
+	watching, unwatch := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { watchPacks(watching, s, loaded) })
+	defer watch.Wait()
+	defer unwatch()
 	s.queue = newQueue(cmp.Or(s.Runs, defaultRuns), s.Queue)
 	s.report(env)
-	x := execute.New(env, s.queue.runs+s.queue.max+beside, tools, citing(s.handle))
-	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
-	x.ReRunable = s.rerunnable
+	s.reports.serve(env.Transport)
+	x := executorOf(s)
 	if s.held == nil {
 		ready()
 		return x.Run(ctx)
 	}
 	return s.runHeld(ctx, x, ready)
+}
+
+// executorOf returns the executor of the service's calls.
+func executorOf(s *Service) *execute.Executor {
+	x := execute.New(s.env, s.queue.runs+s.queue.max+beside, s.fixed, citing(s.handle))
+	x.Secrets = secret.FromBroker(s.env.Emit, s.env.Transport, s.env.Instance)
+	x.ReRunable, x.ToolOf = s.rerunnable, s.packs.document
+	return x
 }
 
 // runHeld runs the executor and tends held sandboxes. It takes calls after it has tried once
@@ -189,9 +195,9 @@ func (s *Service) runHeld(ctx context.Context, x *execute.Executor, ready func()
 	}
 }
 
-// openRunners adds the runner for native programs: that of tier "container" and, if
-// MicroVM is set, that of tier "microvm" if a containerd socket is configured, or else
-// that of tier "process" if the host supports it. If the host does not, openRunners
+// openRunners adds the runners for native programs. If a containerd socket is configured,
+// they are that of tier "container" and, if MicroVM is set, that of tier "microvm".
+// Otherwise it is that of tier "process"; if the host does not support it, openRunners
 // sets s.broken and returns nil. It returns an error if containerd.Open fails, or if
 // the folder of sandboxes cannot be emptied or created.
 func (s *Service) openRunners(ctx context.Context) error {
@@ -268,8 +274,8 @@ func cite(w *execute.Work, ids []string) {
 
 // handle executes one call. It runs the pack in a sandbox that satisfies the required
 // tier, and returns the result, with its attestation and usage if the program ran. The
-// built-in tool.noop returns its arguments without a sandbox. Calls for held sandboxes
-// and calls that manage images have handlers of their own.
+// built-in tool.noop returns its arguments without a sandbox. Calls for held sandboxes,
+// and calls that manage images or archives of packs, have handlers of their own.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if w.Call.Kind == noop.Kind && s.Noop {
 		return execute.Result{Output: w.Args}
@@ -280,9 +286,15 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if isImageKind(w.Call.Kind) {
 		return s.manageImages(ctx, w)
 	}
-	p, ok := s.packs[w.Call.Tool]
+	if isPackKind(w.Call.Kind) {
+		return s.managePacks(ctx, w)
+	}
+	p, ok := s.packs.get(w.Call.Tool)
 	if !ok {
 		return execute.Fail(contract.CodeUnknownPack, "this instance has no pack %s", w.Call.Tool)
+	}
+	if w.ToolDigest != p.Digest { // the packs were loaded again after the executor had checked it
+		return execute.Fail(contract.CodeToolDrift, "the pack %s has changed since the decision: call again", w.Call.Tool)
 	}
 	limits := *w.Intent.Sandbox
 	r, res := s.runner(p.Tool.Sandbox.Tier, limits)
@@ -293,6 +305,9 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail(contract.CodeSandboxUnavailable, "images require tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
 	}
 	stdin, res := input(w)
+	if res.ErrorCode == "" {
+		stdin, res = attach(ctx, s.env, w, &p, stdin)
+	}
 	if res.ErrorCode != "" {
 		return res
 	}
@@ -309,7 +324,13 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 		return res
 	}
 	defer leave()
-	out, err := r.Run(ctx, sandbox.Spec{ID: strings.ToLower(w.Call.ID), Program: p.Program, Image: p.Tool.Image, DiskMiB: p.Tool.DiskMiB, Env: p.Env, Stdin: stdin, Limits: limits, Egress: network,
+	var receive func([]byte)
+	if p.Progress {
+		var end func()
+		receive, end = s.reports.begin(w)
+		defer end()
+	}
+	out, err := r.Run(ctx, sandbox.Spec{Progress: receive, ID: strings.ToLower(w.Call.ID), Program: p.Program, Image: p.Tool.Image, DiskMiB: p.Tool.DiskMiB, Env: p.Env, Stdin: stdin, Limits: limits, Egress: network,
 		Time: at, Seed: sha256.Sum256(contract.Bytes(w.Intent))})
 	var missing *program.MissingInterpreter
 	if errors.As(err, &missing) {
@@ -318,7 +339,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return unavailable(p.Tool.Tool, r.Tier(), err)
 	}
-	res = judge(w, out)
+	res = s.keep(ctx, w, &p, judge(w, out))
 	res.Attestation = &out.Attest
 	res.Usage = &out.Usage
 	return res
@@ -330,7 +351,7 @@ func (s *Service) egress(ctx context.Context, w *execute.Work) (*sandbox.Egress,
 	if len(w.Intent.Egress) == 0 && len(w.Intent.EgressRules) == 0 {
 		return nil, nil
 	}
-	o, err := egress.Open(ctx, s.env.Emit, s.env.Box, s.env.Instance, w.Event)
+	o, err := egress.Open(ctx, s.env.Emit, s.env.Transport, s.env.Instance, w.Event)
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +382,7 @@ func (s *Service) runner(own string, want contract.Sandbox) (sandbox.Runner, exe
 	if s.broken != nil {
 		return nil, execute.Fail(contract.CodeSandboxUnavailable, "no sandbox on this host (%v): allow user namespaces, run as root, or configure a containerd socket", s.broken)
 	}
-	return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, which this host does not support: %s", want.Tier, s.remedy(want.Tier))
+	return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, which this host does not support: %s", want.Tier, remedy(want.Tier))
 }
 
 // secretsMember is the member of a pack's input that contains the granted secrets. It is

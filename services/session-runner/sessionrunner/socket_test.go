@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSocket checks that a named socket is used whether it exists or not, and that auto
-// means the default socket if it exists and otherwise none.
+// TestSocket checks that a named socket is used even if it does not exist, that an empty name
+// means none, and that auto means the default socket if it exists and otherwise none.
 func TestSocket(t *testing.T) {
 	for _, name := range []string{"", "/no/such.sock"} {
 		if got := Socket(name); got != name {

@@ -45,14 +45,14 @@ func (s *Service) open(original string) (*hashivault.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.secrets, s.content = secrets.Backend(), content.Backend()
+		s.keeper, s.content = newKeeper(s.env, secrets.Backend(), s.KEK), content.Backend()
 		return nil, nil
 	}
 	c, err := hashivault.New(s.Vault, s.env.Log)
 	if err != nil {
 		return nil, err
 	}
-	s.secrets, s.content = hashivault.NewKV(c, "secrets", s.KEK), hashivault.NewKV(c, "content-keys", s.KEK)
+	s.keeper, s.content = newKeeper(s.env, hashivault.NewKV(c, "secrets", s.KEK), s.KEK), hashivault.NewKV(c, "content-keys", s.KEK)
 	return c, nil
 }
 
@@ -84,14 +84,14 @@ var contentTools = []contract.Tool{
 	{Description: "Makes a new content key; what is recorded from now on is encrypted under it.", Class: "E1", Executor: "vault-broker", Kind: kindRotate, Tool: kindRotate, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
 	{Description: "Destroys a content key: what was encrypted under it is erased for ever, and every proof still holds.", Class: "E4", Executor: "vault-broker", Kind: KindDestroy, Tool: KindDestroy, Version: "v1",
-		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"id":{"pattern":"^tk-[0-9]{6}$","type":"string"}},"required":["id"],"type":"object"}`),
+		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"id":{"pattern":"^` + contract.IDContentKey + `[0-9]{6}$","type":"string"}},"required":["id"],"type":"object"}`),
 		OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
 }
 
 // serveContentKeys registers the handler of queries for content keys. The response
 // contains the keys of the query's tenant, sealed to the recipient that the query names.
 func (s *Service) serveContentKeys() {
-	rpc.Serve(&rpc.Server{Box: s.env.Box}, contentkeys.Query, func(ctx context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
+	rpc.Serve(&rpc.Server{Transport: s.env.Transport}, contentkeys.Query, func(ctx context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
 		k, err := s.contentKeys(ctx, transient.Tenant(ctx))
 		defer func() {
 			for _, key := range k.Keys {
@@ -160,13 +160,13 @@ func (s *Service) newContentKey(ctx context.Context, tenant string) (string, []b
 			return "", nil, err
 		}
 		if len(names) > 0 {
-			if _, err := fmt.Sscanf(names[len(names)-1], "tk-%d", &n); err != nil {
+			if _, err := fmt.Sscanf(names[len(names)-1], contract.IDContentKey+"%d", &n); err != nil {
 				return "", nil, err
 			}
 			n++
 		}
-		id := fmt.Sprintf("tk-%06d", n)
-		if _, err = s.content.Put(ctx, tenant, id, key, 0); !errors.Is(err, backend.ErrConflict) {
+		id := fmt.Sprintf(contract.IDContentKey+"%06d", n)
+		if _, err = s.content.Put(ctx, tenant, id, key, backend.About{}, 0); !errors.Is(err, backend.ErrConflict) {
 			return id, key, err
 		}
 	}

@@ -29,14 +29,14 @@ func TestContentKeys(t *testing.T) {
 	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "session-runner", Slots: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	box := func(s string) *transient.Box {
-		b := transient.NewBox(m.Connect(t, s), "t", s, s+"-1")
+	transport := func(s string) *transient.Transport {
+		b := transient.NewTransport(m.Connect(t, s), "t", s, s+"-1")
 		go b.Run(ctx)
 		<-b.Ready()
 		return b
 	}
 	dir := t.TempDir()
-	s := &Service{env: &run.Env{Box: box("vault-broker")}}
+	s := &Service{env: &run.Env{Transport: transport("vault-broker")}}
 	s.Dir, s.KEK = dir, make([]byte, 32)
 	open := func() {
 		t.Helper()
@@ -46,7 +46,7 @@ func TestContentKeys(t *testing.T) {
 	}
 	open()
 	s.serveContentKeys()
-	ask := func(b *transient.Box) error {
+	ask := func(b *transient.Transport) error {
 		k, err := seal.NewKey()
 		if err != nil {
 			t.Fatal(err)
@@ -55,10 +55,10 @@ func TestContentKeys(t *testing.T) {
 		defer cancel()
 		return meshtest.AskOne(ctx, b, "vault-broker", "vault-broker-1", contentkeys.Query.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(query.SealedKeys))
 	}
-	if err := ask(box("llm-router")); err != nil {
+	if err := ask(transport("llm-router")); err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(box("session-runner")); err == nil || !strings.Contains(err.Error(), "not for session-runner") {
+	if err := ask(transport("session-runner")); err == nil || !strings.Contains(err.Error(), "not for session-runner") {
 		t.Fatal(err)
 	}
 	tenant := "t"
@@ -155,7 +155,7 @@ func TestSecretsOfTenants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{secrets: secrets.Backend()}
+	s := &Service{keeper: newKeeper(nil, secrets.Backend(), nil)}
 	for name, v := range map[string]string{"t/llm.a": "t's", "u/llm.a": "u's", "t/same": "x", "u/same": "x"} {
 		if err := secrets.Put(name, []byte(v)); err != nil {
 			t.Fatal(err)

@@ -39,11 +39,12 @@ func decided(t *testing.T, key *sign.Key) *contract.Allowed {
 	return a
 }
 
-// TestPermission shows which secrets of a running call are permitted. The executor that
-// runs it may have the secret of the program, and the egress-broker that opened its proxy
-// the credential of the intent's rule. Other instances and services may have neither.
-// Before the claim, before the proxy is opened, and after the outcome, the secrets are
-// not permitted.
+// TestPermission shows which secrets of a running call are permitted. The executor that runs
+// it may have the secret of the program, and the egress-broker that opened its proxy the
+// credential of the intent's rule; neither may have the other's secret. Other instances of
+// both services may not have the same secret, and another service may not have the credential.
+// Nothing is permitted before the claim or after the outcome, and the credential is not
+// permitted before the proxy is opened.
 func TestPermission(t *testing.T) {
 	log := &memlog.Log{}
 	in := newSession(t, log)
@@ -61,11 +62,15 @@ func TestPermission(t *testing.T) {
 	may := func(m *emit.Emitter, name string) bool {
 		t.Helper()
 		e, seq := in.put(m, contract.EventSecretRequested, "", "c-1", []byte(`{}`))
-		permits, refusal, err := s.permission(t.Context(), e, seq, &secret.Request{CallID: "c-1", Allowed: int64(allowed)})
+		g, refusal, err := s.permission(t.Context(), e, seq, &secret.Request{CallID: "c-1", Allowed: int64(allowed)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return refusal == "" && permits(name)
+		if refusal != "" {
+			return false
+		}
+		_, permitted := g.use(name)
+		return permitted
 	}
 	if may(runner, "own") || may(broker, "token") {
 		t.Error("before the claim")

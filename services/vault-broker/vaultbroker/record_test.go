@@ -76,7 +76,7 @@ func TestRecord(t *testing.T) {
 func TestReleaseDurable(t *testing.T) {
 	log := &memlog.Log{}
 	in := newSession(t, log)
-	// The Box is nil, so that sending a response would panic.
+	// send is nil, so that sending a response would panic.
 	s := &Service{env: &run.Env{Conn: meshtest.Grouped(t, nil), Emit: &emit.Emitter{Log: log, Tenant: "t", Source: "vault-broker/vault-broker-1", Now: time.Now}}, calls: running.New(log, nil, nil, time.Now, nil)}
 	e, seq := in.put(in.judge, contract.EventSecretRequested, "", "c-1", []byte(`{}`))
 	if err := s.release(t.Context(), e, seq, &secret.Request{CallID: "c-1"}); !errors.Is(err, bus.ErrNotDurable) {
@@ -87,7 +87,8 @@ func TestReleaseDurable(t *testing.T) {
 	}
 }
 
-// session appends the events of calls in the session s-1. The judge executes the calls.
+// session appends events of calls in the session s-1. policy and judge are the emitters of two
+// services.
 type session struct {
 	t             *testing.T
 	log           eventlog.Log

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
@@ -58,13 +59,15 @@ type Service struct {
 	Config
 
 	env     *run.Env
-	secrets backend.Backend
+	keeper  *keeper         // of secrets
 	content backend.Backend // content keys
 	key     *seal.Key
 
 	contentMu sync.Mutex
 
 	calls *running.Checker // checks requests
+	// send sends the response to a request to the inbox of an instance, in a tenant.
+	send func(ctx context.Context, tenant, to, inbox string, f transient.Frame) error
 }
 
 var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
@@ -86,13 +89,18 @@ var putTool = contract.Tool{
 	OutputSchema: contract.Raw(`{"properties":{"fingerprint":{"type":"string"},"name":{"type":"string"}},"required":["fingerprint","name"],"type":"object"}`),
 }
 
-func tools() []contract.Tool { return append([]contract.Tool{putTool}, contentTools...) }
+func tools() []contract.Tool {
+	return slices.Concat([]contract.Tool{putTool}, secretTools, contentTools)
+}
 
 // Run implements run.Service. It opens the stores before it reports that it is ready,
 // since no request can be handled without them. If they cannot be opened, the error
 // begins with "vault: ".
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
+	s.send = func(ctx context.Context, tenant, to, inbox string, f transient.Frame) error {
+		return env.Transport.In(tenant).Send(ctx, to, inbox, f)
+	}
 	s.calls = running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)
 	var err error
 	if s.key, err = seal.FromSeed(s.SealSeed); err != nil {
@@ -112,13 +120,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	env.ReportWork(requests.Consumer("vault-broker"))
 	s.serveContentKeys()
-	(&macs{of: s.key.Open, kek: s.KEK, counts: lru.Cache[*atomic.Int64]{Max: maxMACCalls}}).serve(env.Box)
-	x := execute.New(env, 16, tools(), func(ctx context.Context, w *execute.Work) execute.Result {
-		if w.Call.Kind == putTool.Kind {
-			return s.put(ctx, w)
-		}
-		return s.changeContentKey(ctx, w)
-	})
+	(&macs{of: s.key.Open, kek: s.KEK, counts: lru.Cache[*atomic.Int64]{Max: maxMACCalls}}).serve(env.Transport)
+	x := s.executor()
 	g, ctx := errgroup.WithContext(ctx)
 	if vault != nil {
 		g.Go(func() error { return vault.Run(ctx) })
@@ -132,17 +135,27 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	return g.Wait()
 }
 
+// executor returns the executor of the service's calls.
+func (s *Service) executor() *execute.Executor {
+	x := execute.New(s.env, 16, tools(), func(ctx context.Context, w *execute.Work) execute.Result {
+		switch w.Call.Kind {
+		case putTool.Kind, kindStore:
+			return s.put(ctx, w)
+		case kindRotate, KindDestroy:
+			return s.changeContentKey(ctx, w)
+		}
+		return s.keeper.manage(ctx, w)
+	})
+	x.ReRunable = rerunnable
+	return x
+}
+
 // put executes a call that stores a secret. The gateway that proposed the call holds the
 // sealed value, and sends it only if the ledger contains the event that allows the call.
 func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
-	var args struct {
-		Name string `json:"name"`
-	}
-	if err := json.Unmarshal(w.Args, &args); err != nil {
-		return execute.Fail(contract.CodeInvalidInput, "%v", err)
-	}
-	if !secret.ValidName(args.Name) {
-		return execute.Fail(contract.CodeInvalidInput, "name: a secret's name is 1 to 64 of [A-Za-z0-9._-], not beginning with %s", secret.ReservedNames)
+	args, bad := s.keeper.parse(w.Args)
+	if bad != nil {
+		return *bad
 	}
 	sealed, err := rpc.Do(ctx, s.env.Queries.In(w.Event.Tenant).To(w.Event.Origin), query.SealedValueQuery.Of(w.Proposer), query.SealedValueRequest{CallID: w.Call.ID})
 	if err != nil {
@@ -154,18 +167,18 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail(contract.CodeValueMalformed, "the sealed value cannot be opened for this call")
 	}
 	defer clear(value)
-	res := s.putValue(ctx, w.Event.Tenant, args.Name, value)
-	if res != nil {
-		return *res
+	res := s.keeper.store(ctx, w.Event.Tenant, args, value)
+	if w.Call.Kind == putTool.Kind && res.ErrorCode == "" {
+		var stored struct{ Fingerprint string }
+		if err := json.Unmarshal(res.Output, &stored); err != nil {
+			return execute.Fail(contract.CodeInternal, "the output of the call could not be made")
+		}
+		c := canon.Object(nil)
+		c.Str("fingerprint", stored.Fingerprint)
+		c.Str("name", args.Name)
+		res.Output = c.End() // what the tool's output schema has
 	}
-	fp, err := backend.Fingerprint(s.KEK, w.Event.Tenant, value)
-	if err != nil {
-		return execute.Fail(contract.CodeInternal, "the fingerprint could not be derived")
-	}
-	c := canon.Object(nil)
-	c.Str("fingerprint", fp)
-	c.Str("name", args.Name)
-	return execute.Result{EffectType: "secret.stored", Output: c.End()}
+	return res
 }
 
 // request handles one event secret_requested. It logs and terminates a malformed
@@ -195,7 +208,7 @@ func (s *Service) request(ctx context.Context, d *consumer.Delivery) {
 // sequence seq, waits until that event is durable, and then sends the sealed values or the
 // refusal. It returns an error if the request must be redelivered.
 func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) error {
-	released, refusal, err := s.check(ctx, e, seq, req)
+	released, list, refusal, err := s.check(ctx, e, seq, req)
 	defer released.clear()
 	if err != nil {
 		return err
@@ -203,7 +216,7 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 	answer := secret.Sealed{Refused: refusal.reason, Code: refusal.code}
 	var fact *contract.Event
 	if refusal.reason != "" {
-		fact = s.env.Emit.New(events.SecretRefusedName, e.Session, contract.Bytes(&events.SecretRefused{CallID: req.CallID, DecisionID: req.DecisionID, Reason: refusal.reason, To: req.To}), e)
+		fact = s.env.Emit.New(events.SecretRefusedName, e.Session, contract.Bytes(&events.SecretRefused{Access: list, CallID: req.CallID, DecisionID: req.DecisionID, Reason: refusal.reason, To: req.To}), e)
 	} else {
 		plain := released.document()
 		sealed, err := seal.To(req.Recipient, secret.RequestInfo(e.Tenant, req), plain)
@@ -212,11 +225,14 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 			return err
 		}
 		answer.Sealed = base64.StdEncoding.EncodeToString(sealed)
-		fact = s.env.Emit.New(events.SecretReleasedName, e.Session, contract.Bytes(&events.SecretReleased{CallID: req.CallID, DecisionID: req.DecisionID, Secrets: released.prints(), To: req.To}), e)
+		fact = s.env.Emit.New(events.SecretReleasedName, e.Session, contract.Bytes(&events.SecretReleased{Access: list, CallID: req.CallID, DecisionID: req.DecisionID, Secrets: released.prints(), To: req.To}), e)
 	}
 	fact.ID = contract.IDSecretFact + e.ID
 	if err := s.record(ctx, fact); err != nil {
 		return err
+	}
+	if refusal.reason == "" {
+		s.keeper.recordUses(ctx, e, released)
 	}
 	if err := s.env.Conn.Durable(ctx); err != nil {
 		return err
@@ -225,7 +241,7 @@ func (s *Service) release(ctx context.Context, e *contract.Event, seq uint64, re
 	if err != nil {
 		return err
 	}
-	return s.env.Box.In(e.Tenant).Send(ctx, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
+	return s.send(ctx, e.Tenant, req.To, req.Inbox, transient.Frame{Kind: transient.Sealed, Data: body})
 }
 
 // record appends fact, the event secret_released or secret_refused about a request,
@@ -247,36 +263,38 @@ func (s *Service) record(ctx context.Context, fact *contract.Event) error {
 }
 
 // check returns the requested values of the event's tenant, or the reason for which the
-// request must be refused. The values that may be released follow from the decision on the
-// ledger. It returns an error if the request must be redelivered: if the ledger cannot be
-// read, or if the store cannot be read and the request is younger than patience.
-func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (out values, no refusal, err error) {
-	permits, reason, err := s.permission(ctx, e, seq, req)
+// request must be refused, and the results of the access list. Both the decision on the ledger
+// and the access list as it is now must permit the values. check returns an error if the
+// request must be redelivered, for example because the ledger cannot be read or written, the
+// access list is malformed, or the store cannot be read and the request is younger than
+// patience.
+func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (out values, list []events.AccessResult, no refusal, err error) {
+	g, reason, err := s.permission(ctx, e, seq, req)
 	if err != nil || reason != "" {
-		return nil, refusal{reason: reason}, err
+		return nil, nil, refusal{reason: reason}, err
 	}
-	for _, name := range req.Names {
-		if !permits(name) {
-			return nil, refusal{reason: "the intent does not permit secret " + name}, nil
-		}
+	c, reason, err := s.listed(ctx, e, g, req.Names)
+	if err != nil || reason != "" {
+		return nil, c.results, refusal{reason: reason}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTime)
+	read, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	for _, name := range req.Names {
-		v, no, err := s.value(ctx, e, name)
+		v, no, err := s.value(read, e, name)
 		if err != nil || no.reason != "" {
-			return out, no, err
+			return out, c.results, no, err
 		}
 		out = append(out, v)
 	}
-	return out, no, nil
+	reason, err = s.spend(ctx, e, g, &c) // last, so that a value that cannot be read uses up nothing
+	return out, c.results, refusal{reason: reason}, err
 }
 
-// permission returns a function that reports whether the requester may have a secret for
-// the call, or the reason for a refusal. The executor at which the call runs may have the
-// secrets that the intent grants. The egress-broker that opened the call's proxy may have
-// the secrets that the intent's egress rules add to requests.
-func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (permits func(name string) bool, refusal string, err error) {
+// permission returns the secrets that the requester may have for the call, or the reason
+// for a refusal. The executor at which the call runs may have the secrets that the intent
+// grants. The egress-broker that opened the call's proxy may have the secrets that the
+// intent's egress rules add to requests.
+func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (g *grant, refusal string, err error) {
 	executor, instance := e.Service(), e.Source
 	if e.Service() == services.EgressBroker {
 		executor, instance = services.SessionRunner, "" // the only executor whose calls have proxies
@@ -289,18 +307,20 @@ func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64,
 	if refusal, err := s.calls.Check(ctx, e, a, at, executor, instance); refusal != "" || err != nil {
 		return nil, refusal, err
 	}
+	g = &grant{approved: guard.ApprovedCall(&a.Decision), from: at}
+	if err := contract.Decode(a.Decision.Facts, &g.facts); err != nil {
+		return nil, "the facts of the decision cannot be read", nil
+	}
 	if executor == e.Service() {
-		return func(name string) bool {
-			return slices.ContainsFunc(a.Decision.Intent.Secrets, func(g contract.SecretGrant) bool { return g.Permits(name) })
-		}, "", nil
+		g.uses = guard.UsesOf(a.Decision.Intent.Secrets, nil)
+		return g, "", nil
 	}
 	open, err := s.opened(ctx, e, at)
 	if err != nil || !open {
 		return nil, "the call has no proxy at the requester", err
 	}
-	return func(name string) bool {
-		return slices.ContainsFunc(a.Decision.Intent.EgressRules, func(r contract.EgressRule) bool { return r.Credential != nil && r.Credential.Secret == name })
-	}, "", nil
+	g.uses = guard.UsesOf(nil, a.Decision.Intent.EgressRules)
+	return g, "", nil
 }
 
 // opened reports whether the egress-broker that made a request has recorded, after sequence

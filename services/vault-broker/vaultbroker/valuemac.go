@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 )
 
-// Limits of queries for the MACs of values. A response shows whether a guess of a value is
-// right to a gateway that compares it with the MAC on the ledger, so it is limited per call.
+// Limits of queries for the MACs of values. A gateway that guesses a value could compare the
+// response with the MAC on the ledger, so the number of queries is limited per call.
 const (
 	maxMACs     = 64
 	maxMACCalls = 1 << 16 // calls whose queries are counted
@@ -32,8 +32,8 @@ type macs struct {
 }
 
 // serve registers the handler of queries for MACs.
-func (m *macs) serve(box rpc.Registrar) {
-	rpc.Serve(&rpc.Server{Box: box}, events.ValueMacQuery, func(ctx context.Context, q *events.ValueMacRequest) (string, error) {
+func (m *macs) serve(transport rpc.Registrar) {
+	rpc.Serve(&rpc.Server{Transport: transport}, events.ValueMacQuery, func(ctx context.Context, q *events.ValueMacRequest) (string, error) {
 		return m.mac(transient.Tenant(ctx), q)
 	})
 }

@@ -31,6 +31,8 @@ type refusal struct{ code, reason string }
 // released is a value that a request releases, with its fingerprint.
 type released struct {
 	name, print string
+	of          string // the secret's name, which differs from name if the version before is released
+	version     int
 	value       []byte
 }
 
@@ -76,11 +78,14 @@ func (s *Service) value(ctx context.Context, e *contract.Event, name string) (ou
 	if !secret.ValidName(name) {
 		return out, refusal{reason: "no secret is named " + strconv.Quote(name)}, nil
 	}
-	v, err := s.secrets.Get(ctx, e.Tenant, name, 0)
+	of, v, err := s.keeper.valid(ctx, e.Tenant, name)
 	put := "; store it with `binnacle secret put " + name + "`"
 	switch {
+	case err == nil && v.Dynamic == "" && s.keeper.expired(v.Expires):
+		clear(v.Bytes)
+		return out, refusal{reason: "secret " + name + " has expired at " + v.Expires.Format(time.RFC3339) + put}, nil
 	case err == nil && v.Dynamic == "":
-		return released{name, v.Fingerprint, v.Bytes}, no, nil
+		return released{name, v.Fingerprint, of, v.Version, v.Bytes}, no, nil
 	case err == nil:
 		return out, refusal{reason: "secret " + name + " is dynamic, which this release does not issue"}, nil
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrErased):
@@ -128,28 +133,28 @@ func cause(err error) string {
 	return "internal error"
 }
 
-// putValue stores the next version of a tenant's secret. It returns the result of a call
-// that failed, or nil. If the store does not respond or is sealed, it repeats the request
+// putValue stores the next version of a tenant's secret and returns its number, or the
+// result of a call that failed. If the store does not respond or is sealed, it repeats the request
 // until patience has passed. A repetition does not store a second version: each request
 // expects a version, and a conflict after a request whose outcome is not known is resolved
 // by reading what is stored.
-func (s *Service) putValue(ctx context.Context, tenant, name string, value []byte) *execute.Result {
+func (k *keeper) putValue(ctx context.Context, tenant, name string, value []byte, about backend.About) (version int, failed *execute.Result) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var unsure bool
 	var err error
 	for newest := -1; ; {
 		if newest < 0 {
-			newest, err = s.secrets.Newest(ctx, tenant, name)
+			newest, err = k.secrets.Newest(ctx, tenant, name)
 		}
 		if err == nil {
-			if _, err = s.secrets.Put(ctx, tenant, name, value, newest); err == nil {
-				return nil
+			if version, err = k.secrets.Put(ctx, tenant, name, value, about, newest); err == nil {
+				return version, nil
 			}
 			if errors.Is(err, backend.ErrConflict) {
-				if v, err := s.secrets.Get(ctx, tenant, name, newest+1); unsure && err == nil && bytes.Equal(v.Bytes, value) {
+				if v, err := k.secrets.Get(ctx, tenant, name, newest+1); unsure && err == nil && v.About == about && bytes.Equal(v.Bytes, value) {
 					clear(v.Bytes)
-					return nil
+					return v.Version, nil
 				}
 				newest, err = -1, nil
 				continue
@@ -167,7 +172,7 @@ func (s *Service) putValue(ctx context.Context, tenant, name string, value []byt
 		case <-time.After(250 * time.Millisecond):
 		}
 	}
-	s.env.Log.Error("a secret cannot be stored", "tenant", tenant, "name", name, "err", err)
+	k.env.Log.Error("a secret cannot be stored", "tenant", tenant, "name", name, "err", err)
 	res := execute.Fail(code(err), "the secret could not be stored: %s", cause(err))
 	if errors.Is(err, backend.ErrErased) {
 		res = execute.Fail(contract.CodeConflict, "name: the secret %s was erased, and its name cannot be used again", name)
@@ -175,5 +180,5 @@ func (s *Service) putValue(ctx context.Context, tenant, name string, value []byt
 	if unsure {
 		res.Status, res.ErrorMessage = contract.Unknown, "whether the secret was stored is not known: "+cause(err)+"; store it again"
 	}
-	return &res
+	return 0, &res
 }

@@ -32,6 +32,8 @@ type args struct {
 	Digest    string   `json:"digest"`
 	Index     string   `json:"index"`
 	Inputs    []string `json:"inputs"`
+	Label     string   `json:"label"`
+	Labels    []string `json:"labels"`
 	MediaType string   `json:"media_type"`
 	Name      string   `json:"name"`
 	RetainS   int64    `json:"retain_s"`
@@ -45,8 +47,11 @@ type args struct {
 	Holder    string   `json:"holder"`
 }
 
-// handle executes a call for artifacts.
+// handle executes a call for artifacts or memory.
 func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
+	if res, ok := handleMemory(ctx, s, w); ok {
+		return res
+	}
 	var a args
 	if err := json.Unmarshal(w.Args, &a); err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "arguments: %v", err)
@@ -79,7 +84,7 @@ func failed(err error) execute.Result {
 		code string
 	}{
 		{shelf.ErrNotFound, contract.CodeNotFound}, {shelf.ErrHeld, contract.CodeArtifactHeld}, {shelf.ErrCited, contract.CodeArtifactHeld}, {shelf.ErrNotHeld, contract.CodeNotFound}, {shelf.ErrTaken, contract.CodeConflict},
-		{artifact.ErrNotFound, contract.CodeNotFound}, {artifact.ErrCorrupt, contract.CodeArtifactFailed}, {artifact.ErrTooLarge, contract.CodeResourceExhausted},
+		{artifact.ErrNotFound, contract.CodeNotFound}, {artifact.ErrCorrupt, contract.CodeArtifactFailed}, {artifact.ErrTooLarge, contract.CodeResourceExhausted}, {artifact.ErrFull, contract.CodeResourceExhausted},
 	} {
 		if errors.Is(err, x.is) {
 			return execute.Fail(x.code, "%v", err)
@@ -89,7 +94,7 @@ func failed(err error) execute.Result {
 }
 
 // put executes artifact.put. The upload is verified before the artifact is recorded. If the
-// call runs again, put returns the result of what it has recorded.
+// call runs again, put returns the result of the upload that it has recorded.
 func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Result {
 	u, err := recorded(ctx, s, w, cmp.Or(a.Upload, inlineUpload(w)))
 	if err != nil {
@@ -102,7 +107,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 	if res.ErrorCode != "" {
 		return res
 	}
-	d := artifact.Stored{Actor: w.Event.Actor, Artifact: artifact.ID(o.Digest), CallID: w.Call.ID, Index: o.Index, Inputs: a.Inputs, Kind: w.Call.Kind, MediaType: a.MediaType, Name: a.Name,
+	d := artifact.Stored{Actor: w.Event.Actor, Artifact: artifact.ID(o.Digest), CallID: w.Call.ID, Index: o.Index, Inputs: a.Inputs, Kind: w.Call.Kind, Labels: slices.Compact(slices.Sorted(slices.Values(a.Labels))), MediaType: a.MediaType, Name: a.Name,
 		RetainMS: a.RetainS * 1000, Service: o.Service, Session: w.Event.Session, Size: o.Size, Upload: o.Upload}
 	if err := lineage(ctx, s, w, a.Inputs); err != nil {
 		return failed(err)
@@ -225,7 +230,8 @@ func lineage(ctx context.Context, s *Service, w *execute.Work, inputs []string) 
 // reason before. Instances that have read the same events agree. fits also returns a
 // failure if the quota cannot be checked or the deletion cannot be recorded.
 func (s *Service) fits(ctx context.Context, w *execute.Work, u *shelf.Upload) execute.Result {
-	full := execute.Fail(contract.CodeResourceExhausted, "with %d bytes more, the artifacts of tenant %s exceed its quota of %d bytes: delete some", u.Data.Size, w.Event.Tenant, s.Quota)
+	quota := quotaOf(s, w.Event.Tenant)
+	full := execute.Fail(contract.CodeResourceExhausted, "with %d bytes more, the artifacts of tenant %s exceed its quota of %d bytes: delete some", u.Data.Size, w.Event.Tenant, quota)
 	if u.Deleted == shelf.Quota {
 		return full
 	}
@@ -233,7 +239,7 @@ func (s *Service) fits(ctx context.Context, w *execute.Work, u *shelf.Upload) ex
 	if err := s.read(ctx, func(v *shelf.View) { used = v.Used(w.Event.Tenant, u.Seq) }); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the quota of the tenant cannot be read: %v", err)
 	}
-	if used <= s.Quota {
+	if used <= quota {
 		return execute.Result{}
 	}
 	if err := s.delete(ctx, w.Event.Tenant, u.Data.Artifact, u.Data.Upload, w.Call.ID, shelf.Quota, w.Event); err != nil {
@@ -242,8 +248,14 @@ func (s *Service) fits(ctx context.Context, w *execute.Work, u *shelf.Upload) ex
 	return full
 }
 
-// reads returns the owner whose artifacts a call may read: the caller or, with audit:read,
-// anyone, which is "".
+// quotaOf returns the maximum number of bytes of a tenant's artifacts: that of the tenant's
+// quota, or the configured one.
+func quotaOf(s *Service, tenant string) int64 {
+	return cmp.Or(s.env.Cell.Quota(tenant).ArtifactBytes, s.Quota)
+}
+
+// reads returns the owner whose artifacts a call may read: the caller or, with audit:read, "",
+// which means every owner.
 func reads(w *execute.Work) string {
 	if slices.Contains(w.Call.Scopes, "audit:read") {
 		return ""
@@ -270,10 +282,13 @@ func (s *Service) find(ctx context.Context, w *execute.Work, id string) (a *shel
 // describe returns the description of an upload.
 func describe(a *shelf.Artifact, u *shelf.Upload) events.Artifact {
 	d := &u.Data
-	out := events.Artifact{Artifact: d.Artifact, CallID: d.CallID, Cited: a.Cited, Held: len(a.Holds) > 0, Index: d.Index, Inputs: d.Inputs, Kind: d.Kind, MediaType: d.MediaType, Name: d.Name,
+	out := events.Artifact{Artifact: d.Artifact, CallID: d.CallID, Cited: a.Cited, Held: len(a.Holds) > 0, Index: d.Index, Inputs: d.Inputs, Kind: d.Kind, Labels: d.Labels, MediaType: d.MediaType, Name: d.Name,
 		Owner: d.Actor, Service: d.Service, Session: d.Session, Size: d.Size, Stored: contract.Time(u.At), Upload: d.Upload}
 	if out.Inputs == nil {
 		out.Inputs = []string{}
+	}
+	if out.Labels == nil {
+		out.Labels = []string{}
 	}
 	if end := u.Expires(); !end.IsZero() {
 		out.Expires = contract.Time(end)
@@ -292,7 +307,10 @@ func (s *Service) info(ctx context.Context, w *execute.Work, a *args) execute.Re
 
 // list executes artifact.list.
 func (s *Service) list(ctx context.Context, w *execute.Work, a *args) execute.Result {
-	all, err := s.listed(ctx, w.Event.Tenant, w.Event.Actor, a.Before, a.Limit)
+	all, err := s.listed(ctx, w.Event.Tenant, w.Event.Actor, a.Before, a.Label, a.Limit)
+	if errors.Is(err, shelf.ErrNotFound) {
+		return execute.Fail(contract.CodeInvalidInput, "/before: %s is not the id of an upload of the caller", a.Before)
+	}
 	if err != nil {
 		return failed(err)
 	}
@@ -300,14 +318,17 @@ func (s *Service) list(ctx context.Context, w *execute.Work, a *args) execute.Re
 }
 
 // listed returns descriptions of the artifacts of a tenant and owner; see shelf.View.List.
-func (s *Service) listed(ctx context.Context, tenant, owner, before string, limit int) ([]events.Artifact, error) {
+func (s *Service) listed(ctx context.Context, tenant, owner, before, label string, limit int) ([]events.Artifact, error) {
 	out, now := []events.Artifact{}, s.env.Emit.Now()
+	var found error
 	err := s.read(ctx, func(v *shelf.View) {
-		for _, e := range v.List(tenant, owner, now, before, limit) {
+		var all []shelf.Entry
+		all, found = v.List(tenant, owner, now, before, label, limit)
+		for _, e := range all {
 			out = append(out, describe(e.Artifact, e.Upload))
 		}
 	})
-	return out, err
+	return out, errors.Join(err, found)
 }
 
 // get executes artifact.get.
@@ -350,8 +371,8 @@ func (s *Service) link(ctx context.Context, w *execute.Work, a *args) execute.Re
 	return output(map[string]any{"artifact": a.Artifact, "expires": d.Expires, "owner": u.Data.Actor, "upload": u.Data.Upload})
 }
 
-// change appends an event of work about an artifact of a tenant that decide returns for
-// its current state, or nothing if decide returns nil. cause is nil for the collector.
+// change appends the event that decide returns for the current state of a tenant's artifact,
+// or nothing if decide returns nil. cause is nil for the collector.
 func (s *Service) change(ctx context.Context, tenant, id, name string, cause *contract.Event, decide func(*shelf.Artifact) (canon.Document, error)) error {
 	var now *shelf.Artifact
 	if err := s.read(ctx, func(v *shelf.View) { now = v.Get(tenant, id).Clone() }); err != nil {
@@ -367,8 +388,10 @@ func (s *Service) change(ctx context.Context, tenant, id, name string, cause *co
 	return err
 }
 
-// delete records artifact_deleted for an upload, unless it was deleted before (see
-// shelf.Artifact.Deletable). Its content is removed later.
+// delete records artifact_deleted for an upload; the collector removes the content later. If the
+// upload was deleted before, delete records nothing and returns nil. If shelf.Artifact.Deletable
+// returns an error, such as shelf.ErrHeld, delete records nothing and returns the error. Its other
+// errors are those of the ledger and of reading the view.
 func (s *Service) delete(ctx context.Context, tenant, id, upload, call, reason string, cause *contract.Event) error {
 	return s.change(ctx, tenant, id, contract.EventArtifactDeleted, cause, func(a *shelf.Artifact) (canon.Document, error) {
 		d, err := a.Deletable(call, upload, reason)

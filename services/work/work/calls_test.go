@@ -35,6 +35,14 @@ func (l *applied) Append(ctx context.Context, subject, id string, data []byte) (
 	return seq, err
 }
 
+func (l *applied) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	seq, err := l.Log.AppendExpect(ctx, subject, id, data, filter, expect)
+	if err == nil {
+		err = l.to.apply(eventlog.Entry{Seq: seq, Subject: subject, Data: data})
+	}
+	return seq, err
+}
+
 // TestPutAgain checks that a call artifact.put with content that runs again after a crash,
 // before or after it recorded the artifact, has one upload, which counts once in the quota;
 // that another call has another one; and that no call may claim the upload of a call's
@@ -43,7 +51,7 @@ func TestPutAgain(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration()})
 	conn := b.Connect(t, services.Work)
 	log := &applied{Log: &memlog.Log{}}
-	s := &Service{Config: Config{Quota: 20}, env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Stream{Conn: conn}}
+	s := &Service{Config: Config{Quota: 20}, env: &run.Env{Cell: &run.Cell{}, Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Stream{Conn: conn}}
 	log.to = s
 	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
 	following(t, s)

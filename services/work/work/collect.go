@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
@@ -49,8 +48,9 @@ func (s *Service) collect(ctx context.Context) {
 	}
 }
 
-// collectDue removes the content of the uploads that are due at a time. An upload that fails
-// does not delay the others; the error joins those of all uploads that failed.
+// collectDue removes the content of the uploads that are due at the time now. A failed removal
+// does not delay the removal of further uploads; the error joins the errors of all of them. If
+// ctx ends, the remaining uploads are not removed.
 func collectDue(ctx context.Context, s *Service, now time.Time) error {
 	s.mu.Lock()
 	due := s.view.Due(now)
@@ -94,68 +94,61 @@ func (s *Service) removeContent(ctx context.Context, a *shelf.Artifact, u *shelf
 }
 
 // sweep removes the uploads that are no artifact and were begun at least a day ago, such
-// as those whose call was denied. A writer stores the first part of an upload before the
-// others.
+// as those whose call was denied. An upload begins when its first part is stored. An upload that
+// fails does not delay the others; the error joins those of all uploads that failed.
 func sweep(ctx context.Context, s *Service, now time.Time) error {
-	for offset := 0; ; {
-		first, more, err := bus.Page(ctx, s.env.Conn, bus.Artifacts, bus.ArtifactSubject("*.*.*.0"), offset)
-		if err != nil {
-			return err
+	var begun []artifact.Parts // removed after the listing, which could skip some if they were removed meanwhile
+	if err := s.store.Uploads(ctx, func(p artifact.Parts) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.view.Known(p.Tenant, p.Upload) {
+			begun = append(begun, p)
 		}
-		removed := 0
-		for _, subject := range first {
-			gone, err := sweepUpload(ctx, s, now, subject)
-			if err != nil {
-				return err
-			}
-			if gone {
-				removed++
-			}
-		}
-		if !more {
-			return nil
-		}
-		offset += len(first) - removed // the next sweep finds what other instances made this one skip
+		return nil
+	}); err != nil {
+		return err
 	}
+	var failed []error
+	for _, p := range begun {
+		if err := sweepUpload(ctx, s, now, p); err != nil {
+			failed = append(failed, fmt.Errorf("upload %s of tenant %s: %w", p.Upload, p.Tenant, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(failed...)
 }
 
-// sweepUpload removes the upload whose first part has the subject, if it was abandoned,
-// and reports whether it did.
-func sweepUpload(ctx context.Context, s *Service, now time.Time, subject string) (removed bool, err error) {
-	p, ok := artifact.ParseSubject(subject)
-	if !ok {
-		return false, nil
-	}
-	known := false
-	s.mu.Lock()
-	known = s.view.Known(p.Tenant, p.Upload)
-	s.mu.Unlock()
-	if known {
-		return false, nil
-	}
+// sweepUpload removes an upload that is no artifact if it was abandoned.
+func sweepUpload(ctx context.Context, s *Service, now time.Time, p artifact.Parts) error {
 	at, err := s.store.Begun(ctx, p)
 	if errors.Is(err, artifact.ErrNotFound) {
-		return false, nil // another instance removed it
+		return nil // removed by another instance, or never complete
 	}
 	if err != nil || now.Sub(at) < abandoned {
-		return false, err
+		return err
 	}
+	known := false
 	if err := s.read(ctx, func(v *shelf.View) { known = v.Known(p.Tenant, p.Upload) }); err != nil || known {
-		return false, err
+		return err
 	}
 	if err := s.store.Remove(ctx, p.Tenant, p.Service, p.Upload); err != nil {
-		return false, err
+		return err
 	}
 	s.env.Log.Info("abandoned upload removed", "tenant", p.Tenant, "upload", p.Upload, "age", strconv.Itoa(int(now.Sub(at).Hours()))+"h")
-	return true, nil
+	return nil
 }
 
-// serve serves the queries of the gateway and the session-runner.
+// serve registers the handlers of the queries, which the gateway and the session-runner send.
 func (s *Service) serve() {
-	srv := &rpc.Server{Box: s.env.Box}
+	srv := &rpc.Server{Transport: s.env.Transport}
 	rpc.Serve(srv, events.ArtifactListQuery, s.queryList)
 	rpc.Serve(srv, events.ArtifactInfoQuery, s.queryInfo)
 	rpc.Serve(srv, events.ArtifactUsageQuery, s.queryUsage)
 	rpc.Serve(srv, events.PipelineRunQuery, s.pipelines.queryRun)
 	rpc.Serve(srv, events.PipelineRunsQuery, s.pipelines.queryRuns)
+	rpc.Serve(srv, events.PipelineScheduleQuery, s.pipelines.querySchedule)
+	rpc.Serve(srv, events.PipelineSchedulesQuery, s.pipelines.querySchedules)
+	serveViews(s, s.env.Transport)
 }

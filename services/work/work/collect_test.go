@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,8 +22,8 @@ import (
 )
 
 // TestSweep checks that a sweep removes an upload that is no artifact a day after it began
-// and not before, that it does not remove that of an artifact, and that no call may claim
-// an upload in the hour before.
+// and not before, that it does not remove the upload of an artifact, and that no call may
+// claim an upload in the last hour before a sweep may remove it.
 func TestSweep(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration(), {Service: services.Gateway, Artifacts: true}})
 	conn := b.Connect(t, services.Work)
@@ -64,6 +65,47 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// unreadable is a store that fails for one upload.
+type unreadable struct {
+	artifact.Collected
+	upload string
+}
+
+func (x unreadable) Begun(ctx context.Context, p artifact.Parts) (time.Time, error) {
+	if p.Upload == x.upload {
+		return time.Time{}, errors.New("unreadable")
+	}
+	return x.Collected.Begun(ctx, p)
+}
+
+// TestSweepFailure checks that an upload whose sweep fails does not keep the others.
+func TestSweepFailure(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration(), {Service: services.Gateway, Artifacts: true}})
+	conn := b.Connect(t, services.Work)
+	store := artifact.Stream{Conn: conn}
+	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{}}, store: store}
+	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
+	following(t, s)
+	var left []artifact.Object
+	for range 3 {
+		o, err := artifact.Write(t.Context(), artifact.Stream{Conn: b.Connect(t, services.Gateway)}, "t", services.Gateway, 0, strings.NewReader("content"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, o)
+	}
+	slices.SortFunc(left, func(a, b artifact.Object) int { return strings.Compare(a.Upload, b.Upload) })
+	s.store = unreadable{store, left[0].Upload}
+	if err := sweep(t.Context(), s, time.Now().Add(25*time.Hour)); err == nil || !strings.Contains(err.Error(), left[0].Upload) {
+		t.Error(err)
+	}
+	for n, o := range left {
+		if removed := artifact.Verify(t.Context(), store, o) != nil; removed != (n > 0) {
+			t.Errorf("upload %d is removed: %t", n, removed)
+		}
+	}
+}
+
 // following runs the follower of a service until the test ends.
 func following(t *testing.T, s *Service) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -73,7 +115,7 @@ func following(t *testing.T, s *Service) {
 	<-s.follower.Ready()
 }
 
-// refusing is a log that returns errRefused for each event whose subject
+// refusing is a log whose AppendExpect returns errRefused if the subject
 // contains key.
 type refusing struct {
 	eventlog.Log

@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/runs"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/timetable"
 )
 
 // slots is the maximum number of instances.
@@ -42,9 +43,9 @@ func stepFilters() (out []string) {
 // toolsReader reads the tools of the mesh.
 var toolsReader = bus.Reader{Name: "catalog", Stream: bus.Events, Filters: slices.Clone(catalog.ViewFilters)}
 
-// runsReader reads the events of runs, and the outcomes of the service's calls, some of which
-// are runs.
-var runsReader = bus.Reader{Name: "runs", Stream: bus.Events, Filters: bus.Filters(services.Work, append(slices.Clone(flow.Names), contract.EventEffectRecorded)...)}
+// runsReader reads the events of runs and schedules, and the outcomes of the service's
+// calls, some of which are runs or schedules.
+var runsReader = bus.Reader{Name: "runs", Stream: bus.Events, Filters: bus.Filters(services.Work, append(slices.Concat(flow.Names, timetable.Names), contract.EventEffectRecorded)...)}
 
 // pipelines is the part of the service that runs pipelines.
 type pipelines struct {
@@ -52,24 +53,33 @@ type pipelines struct {
 	prop  *propose.Proposer
 	tools *catalog.View
 	view  *follow.Follower // of tools
-	runs  *follow.Follower // of board
+	runs  *follow.Follower // of boards
 
-	mu    sync.Mutex
-	board flow.Board
+	offered sync.Mutex // held while an event is applied to tools
+	toolsAt uint64     // sequence of the last entry applied to tools, or 0; guarded by offered
+
+	mu     sync.Mutex
+	boards boards
+	at     uint64 // sequence of the last entry applied to boards, or 0
 }
 
 // read calls f with the board, which contains every event that was stored before.
 func (p *pipelines) read(ctx context.Context, f func(*flow.Board)) error {
+	return p.poll(ctx, func() { f(&p.boards.runs) })
+}
+
+// poll calls f while p.mu is held and the boards contain every event that was stored before.
+func (p *pipelines) poll(ctx context.Context, f func()) error {
 	if err := p.runs.Poll(ctx); err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f(&p.board)
+	f()
 	return nil
 }
 
-// apply applies a ledger entry to the board. It logs and ignores an invalid
+// apply applies a ledger entry to the boards. It logs and ignores an invalid
 // entry.
 func (p *pipelines) apply(en eventlog.Entry) error {
 	e, err := eventlog.Open(en, runsReader.Filters...)
@@ -79,8 +89,23 @@ func (p *pipelines) apply(en eventlog.Entry) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.board.Apply(e)
+	p.boards.apply(e)
+	p.at = en.Seq
 	return nil
+}
+
+// applyTool applies a ledger entry to the tools. It logs and ignores an invalid entry, and
+// returns the error of catalog.View.Apply.
+func (p *pipelines) applyTool(en eventlog.Entry) error {
+	e, err := eventlog.Open(en, toolsReader.Filters...)
+	if err != nil {
+		slog.Error("ledger entry refused", "seq", en.Seq, "err", err)
+		return nil
+	}
+	p.offered.Lock()
+	defer p.offered.Unlock()
+	p.toolsAt = en.Seq
+	return p.tools.Apply(e)
 }
 
 // newPipelines returns the part of an instance that runs pipelines.
@@ -95,14 +120,7 @@ func newPipelines(env *run.Env) *pipelines {
 	p.Runner = runs.New(runs.Runner{Emit: env.Emit, Blobs: env.Blobs, Log: env.Log, Proposer: p.prop, Tools: &p.tools.Catalog, Board: p.read})
 	p.runs = follow.New(env.Conn, env.Instance, runsReader, p.apply)
 	p.runs.Every = 500 * time.Millisecond
-	p.view = follow.New(env.Conn, env.Instance, toolsReader, func(en eventlog.Entry) error {
-		e, err := eventlog.Open(en, toolsReader.Filters...)
-		if err != nil {
-			slog.Error("ledger entry refused", "seq", en.Seq, "err", err)
-			return nil
-		}
-		return p.tools.Apply(e)
-	})
+	p.view = follow.New(env.Conn, env.Instance, toolsReader, p.applyTool)
 	return p
 }
 

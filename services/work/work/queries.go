@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"errors"
 	"math"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -12,12 +13,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/work/internal/shelf"
 )
 
-// maxList is the maximum number of artifacts or runs in the response of a query.
+// maxList is the maximum number of artifacts, runs or schedules in the response of a query.
 const maxList = 1000
 
 // queryList handles the query artifact_list.
 func (s *Service) queryList(ctx context.Context, q *events.ArtifactListRequest) ([]events.Artifact, error) {
-	return s.listed(ctx, transient.Tenant(ctx), q.Owner, q.Before, int(min(max(q.Limit, 1), maxList)))
+	all, err := s.listed(ctx, transient.Tenant(ctx), q.Owner, q.Before, q.Label, int(min(max(q.Limit, 1), maxList)))
+	if errors.Is(err, shelf.ErrNotFound) {
+		return nil, &rpc.Error{Code: contract.CodeInvalidInput, Param: "before", Message: "before: is not the id of an upload in the list"}
+	}
+	return all, err
 }
 
 // queryInfo handles the query artifact_info.
@@ -39,7 +44,7 @@ func (s *Service) queryInfo(ctx context.Context, q *events.ArtifactInfoRequest) 
 
 // queryUsage handles the query artifact_usage.
 func (s *Service) queryUsage(ctx context.Context, _ *events.ArtifactUsageRequest) (out events.ArtifactUsage, err error) {
-	out.Quota = s.Quota
+	out.Quota = quotaOf(s, transient.Tenant(ctx))
 	err = s.read(ctx, func(v *shelf.View) { out.Used = v.Used(transient.Tenant(ctx), math.MaxUint64) })
 	return out, err
 }
@@ -66,6 +71,33 @@ func (p *pipelines) queryRuns(ctx context.Context, q *events.PipelineRunsRequest
 	err = p.read(ctx, func(b *flow.Board) {
 		for _, r := range b.List(transient.Tenant(ctx), q.Actor, int(min(max(q.Limit, 1), maxList))) {
 			out = append(out, *r)
+		}
+	})
+	return out, err
+}
+
+// querySchedule handles the query pipeline_schedule.
+func (p *pipelines) querySchedule(ctx context.Context, q *events.PipelineScheduleRequest) (out events.PipelineSchedule, err error) {
+	found := false
+	if err := p.poll(ctx, func() {
+		if s := p.boards.schedules.Get(transient.Tenant(ctx), q.Actor, q.Schedule); s != nil {
+			out, found = *s, true
+		}
+	}); err != nil {
+		return out, err
+	}
+	if !found {
+		return out, rpc.Errorf(contract.CodeNotFound, "none of the newest schedules of pipelines has this id")
+	}
+	return out, nil
+}
+
+// querySchedules handles the query pipeline_schedules.
+func (p *pipelines) querySchedules(ctx context.Context, q *events.PipelineSchedulesRequest) (out []events.PipelineSchedule, err error) {
+	out = []events.PipelineSchedule{}
+	err = p.poll(ctx, func() {
+		for _, s := range p.boards.schedules.List(transient.Tenant(ctx), q.Actor, int(min(max(q.Limit, 1), maxList))) {
+			out = append(out, *s)
 		}
 	})
 	return out, err

@@ -1,6 +1,6 @@
 // Package work manages artifacts and runs pipelines. It decides who may read and remove
-// artifacts, records what happens to them, and is the only service that removes their
-// content; and it proposes the calls of a pipeline's steps.
+// artifacts, records their uploads, holds and deletions, and is the only service that removes
+// their content; and it proposes the calls of a pipeline's steps.
 package work
 
 import (
@@ -17,16 +17,19 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/memory"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/runs"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/shelf"
 )
 
 // Config is the configuration of the service.
 type Config struct {
-	Quota int64 // maximum number of bytes of a tenant's artifacts; 0 means 100 GB
+	Store artifact.Collected // store of the parts of artifacts; nil means the stream ARTIFACTS
+	Quota int64              // maximum number of bytes of a tenant's artifacts; 0 means 100 GB
 }
 
 // Service implements run.Service. Several instances may run at a time.
@@ -34,14 +37,17 @@ type Service struct {
 	Config
 
 	env      *run.Env
-	store    artifact.Stream
+	store    artifact.Collected
 	follower *follow.Follower
 
 	mu   sync.Mutex
 	view shelf.View
+	at   uint64 // sequence of the last entry applied to view, or 0
+
+	memory memory.Index
 
 	pipelines *pipelines
-	places    chan struct{} // limits the calls for artifacts that are executed at a time
+	places    *fair.Gate // limits the concurrent calls for artifacts and memory
 }
 
 // artifactsReader reads the events of artifacts.
@@ -54,8 +60,8 @@ func (*Service) Declaration() bus.Declaration {
 		Readers: []bus.Reader{bus.ExecutorControl(services.Work), artifactsReader, stepsReader, toolsReader, runsReader}, Artifacts: true, Collects: true}
 }
 
-// limit is the maximum number of concurrent calls for artifacts of an instance. Those that
-// run pipelines have places of their own, since they wait for other calls.
+// limit is the maximum number of concurrent calls for artifacts and memory of an instance.
+// Calls that run pipelines have places of their own, since they wait for other calls.
 const limit = 16
 
 // documents returns the documents of all tools of the service.
@@ -66,12 +72,10 @@ func executeCall(ctx context.Context, s *Service, w *execute.Work) execute.Resul
 	if slices.ContainsFunc(runs.Tools, func(t contract.Tool) bool { return t.Kind == w.Call.Kind }) {
 		return s.pipelines.Handle(ctx, w)
 	}
-	select {
-	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
-	case <-ctx.Done():
-		return execute.Fail(contract.CodeUnavailable, "the call was not started: %v", ctx.Err())
+	if err := s.places.Enter(ctx, w.Event.Tenant, w.Event.Actor); err != nil {
+		return execute.Fail(contract.CodeUnavailable, "the call was not started: %v", err)
 	}
+	defer s.places.Leave()
 	return s.handle(ctx, w)
 }
 
@@ -81,7 +85,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.Quota == 0 {
 		s.Quota = 100e9
 	}
-	s.env, s.store, s.pipelines, s.places = env, artifact.Stream{Conn: env.Conn}, newPipelines(env), make(chan struct{}, limit)
+	s.env, s.store, s.pipelines, s.places = env, s.Store, newPipelines(env), fair.New(limit)
+	if s.store == nil {
+		s.store = artifact.Stream{Conn: env.Conn}
+	} else {
+		s.store = artifact.Split{Collected: s.Store, Service: services.SessionRunner, Own: artifact.Stream{Conn: env.Conn}}
+	}
 	s.follower = follow.New(env.Conn, env.Instance, artifactsReader, s.apply)
 	s.follower.Every = 500 * time.Millisecond
 	env.ReportFollower("work.artifacts", s.follower, nil)
@@ -134,6 +143,7 @@ func (s *Service) apply(en eventlog.Entry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.view.Apply(en.Seq, e)
+	s.at = en.Seq
 	return nil
 }
 

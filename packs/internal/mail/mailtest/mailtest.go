@@ -20,8 +20,8 @@ import (
 	"github.com/emersion/go-smtp"
 )
 
-// Server is an SMTP server that stores messages in memory. It accepts the login
-// ann:harbour, and refuses recipients of the domain gone.test.
+// Server is an SMTP server that stores messages in memory. It accepts the login ann:harbour, which
+// it requires on encrypted connections, and refuses recipients of the domain gone.test.
 type Server struct {
 	mu    sync.Mutex
 	mails []Mail
@@ -95,9 +95,9 @@ func (s *session) Data(r io.Reader) error {
 func (s *session) Reset()        { s.m = Mail{TLS: s.m.TLS} }
 func (s *session) Logout() error { return nil }
 
-// Start starts a server at 127.0.0.1, with TLS from the beginning (implicit) or by
-// STARTTLS (explicit), and returns it with its HOST:PORT. It sets TLS_AUTHORITIES to the
-// server's certificate.
+// Start starts a server at 127.0.0.1, with TLS from the beginning (implicit) or by STARTTLS
+// (explicit), or without TLS if both are false, and returns it with its HOST:PORT. It sets
+// TLS_AUTHORITIES to the server's certificate.
 func Start(t *testing.T, implicit, explicit bool) (*Server, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

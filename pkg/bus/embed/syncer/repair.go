@@ -23,8 +23,8 @@ import (
 // those that only the mirror has. The server rebuilds the states of streams from their
 // messages. The positions of consumers are removed, because they may be ahead of the
 // ledger; the provisioner restores them from it. Snapshots of views and cached content
-// are removed. repair moves each changed block to the folder "lost" and deletes no
-// message of these four streams.
+// are removed. repair moves each block that it shortens or removes to the folder "lost",
+// and deletes no message of these four streams.
 func repair(store string) error {
 	aside := filepath.Join(store, "lost", time.Now().UTC().Format("20060102T150405.000000000"))
 	slog.Warn("the system was started again while the NATS server was running; its files are repaired", "store", store)
@@ -71,7 +71,7 @@ type cutter struct {
 	dir   string // the stream's folder
 	name  string
 	limit uint64 // last sequence that may remain
-	aside string // folder to which changed blocks are moved
+	aside string // folder to which a block is moved before it is shortened or removed
 }
 
 // cut removes the messages after the first gap and those after limit. It returns the last
@@ -109,7 +109,7 @@ func (c *cutter) cut() (end uint64, err error) {
 	return end, nil
 }
 
-// move moves a block to the folder for changed blocks.
+// move moves a block to the folder aside.
 func (c *cutter) move(index int) error {
 	if err := private.Mkdir(c.aside); err != nil {
 		return err

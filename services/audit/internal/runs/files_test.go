@@ -228,8 +228,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestTiers checks the tier of each number of records, and how many runs of a tier, with
-// those below, are merged with a new one.
+// TestTiers checks the tiers of several numbers of records, and the index of the oldest run
+// that is merged with a new one.
 func TestTiers(t *testing.T) {
 	s := &Set{small: 16}
 	for n, want := range map[int]int{0: 0, 1: 0, 16: 0, 127: 0, 128: 1, 1023: 1, 1024: 2, 8191: 2, 8192: 3} {

@@ -29,7 +29,7 @@ const (
 	tailSize   = 20
 )
 
-// run is a run whose file is open and whose index is in memory.
+// run is a run of the map: its open file, and in memory the index at the end of the file.
 type run struct {
 	number uint64
 	f      *os.File
@@ -49,7 +49,7 @@ func (p *page) seal() {
 	binary.BigEndian.PutUint32(p[pageSize-4:], crc32.Checksum(p[:pageSize-4], castagnoli))
 }
 
-// check returns ErrDamaged if the page does not have its checksum.
+// check returns ErrDamaged if the page does not match its checksum.
 func (p *page) check() error {
 	if crc32.Checksum(p[:pageSize-4], castagnoli) != binary.BigEndian.Uint32(p[pageSize-4:]) {
 		return ErrDamaged
@@ -148,7 +148,7 @@ func (k *Key) positions(filter int, each func(word int, bit uint64) bool) {
 }
 
 // find returns the value of the key, or 0 if the run does not contain it. It returns
-// ErrDamaged if a page that may contain the key does not have its checksum.
+// ErrDamaged if a page that may contain the key does not match its checksum.
 func (r *run) find(k Key) (value uint64, err error) {
 	in := true
 	k.positions(len(r.filter), func(word int, bit uint64) bool {
@@ -191,8 +191,8 @@ func (s *sorted) next() (r Record, err error) {
 	return r, nil
 }
 
-// reader implements source for the records in the file of a run. It returns ErrDamaged for
-// a page that does not have its checksum.
+// reader implements source for the records in the file of a run. It returns ErrDamaged for a
+// page that does not match its checksum.
 type reader struct {
 	b      *bufio.Reader
 	left   int // records of the run after those of the page
@@ -266,8 +266,9 @@ func merge(sources []source, yield func(Record) error) error {
 	return nil
 }
 
-// writeRun writes the n records of the sources, whose keys must be distinct, to a new
-// run.
+// writeRun writes the n records of the sources, whose keys must be distinct, to a new run. If
+// the sources have another number of records, it returns ErrDamaged. After an error it
+// removes the file.
 func writeRun(path string, number uint64, n int, sources []source) (*run, error) {
 	f, err := private.Create(path)
 	if err != nil {

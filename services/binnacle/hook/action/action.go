@@ -17,6 +17,8 @@ type Action struct {
 	Kind  string
 	Args  map[string]any
 	Files []string // absolute paths of the files that the action changes, if the client named them
+
+	result func(path string, before []byte) ([][]byte, bool) // see Result; nil if unknown
 }
 
 // Digest returns the digest of bytes in the form sha256:HEX.
@@ -25,8 +27,8 @@ func Digest(b []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Normalise returns the action of a tool call of a client. An input that lacks what its
-// tool needs becomes an action of the kind clientkind.Other.
+// Normalise returns the action of a tool call of a client. A call of an unknown tool, or with an
+// input that lacks what its tool needs, becomes an action of the kind clientkind.Other.
 func (p *Place) Normalise(tool string, input json.RawMessage) *Action {
 	if server, name, ok := mcpName(tool); ok {
 		return p.action(clientkind.MCP(server, name), map[string]any{"server": server, "tool": name, "input": value(input)})
@@ -165,7 +167,7 @@ func fileAction(kind string) func(*Place, map[string]any) *Action {
 		}
 		a := p.action(kind, args)
 		if kind != clientkind.FileRead {
-			a.Files = []string{at.Path}
+			a.Files, a.result = []string{at.Path}, resultOf(in)
 		}
 		return a
 	}
@@ -195,15 +197,18 @@ func patchAction(p *Place, in map[string]any) *Action {
 	}
 	var paths []Path
 	var files []string
+	seen := map[string]bool{} // a file that the patch names several times is read once
 	for _, m := range patchLine.FindAllStringSubmatch(patch, -1) {
 		at := p.locate(p.CWD, m[1])
-		paths, files = append(paths, at), append(files, at.Path)
+		if paths = append(paths, at); !seen[at.Path] {
+			seen[at.Path], files = true, append(files, at.Path)
+		}
 	}
 	if len(paths) == 0 {
 		return nil
 	}
 	a := p.action(clientkind.FileEdit, map[string]any{"paths": paths, "content_digest": Digest([]byte(patch))})
-	a.Files = files
+	a.Files, a.result = files, p.resultOfPatch(patch)
 	return a
 }
 

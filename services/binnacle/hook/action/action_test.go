@@ -149,8 +149,8 @@ func TestShell(t *testing.T) {
 		"git -c core.pager=x log":                "git_-c_core.pager=x_log:read ?sets git's configuration for one command",
 		"git diff --output=x":                    "git_diff_--output=x:write",
 		"git rebase -x 'rm y'":                   "git_rebase_-x_rm y:write ?git runs a program that an argument names",
-		"git push -f":                            "git_push_-f:force_push",
-		"git push origin +main":                  "git_push_origin_+main:force_push",
+		"git push -f":                            "git_push_-f:force_push @git:origin",
+		"git push origin +main":                  "git_push_origin_+main:force_push @git:origin",
 		"git push":                               "git_push:network @git:origin",
 		"git push --tags up main":                "git_push_--tags_up_main:network @git:up",
 		"git clone git@example.com:x/y":          "git_clone_git@example.com:x/y:network </work/git@example.com:x/y </work/example.com:x/y </work/x/y @example.com",
@@ -334,8 +334,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestMembers checks the members that name a file, a patch or a URL when there are several
-// of them, or when they are malformed.
+// TestMembers checks the members that name a file, a patch or a URL when there are several of them,
+// or when they are malformed, and which patterns of searches are paths.
 func TestMembers(t *testing.T) {
 	for _, c := range []struct{ tool, input, kind, paths string }{
 		{"Read", `{"file_path":"","path":"x"}`, clientkind.FileRead, "/work/x"},

@@ -16,10 +16,11 @@ const (
 	EffectInstall   = "install"    // installs packages, whose scripts may run
 	EffectForcePush = "force_push" // replaces or deletes branches of a remote repository
 	EffectCode      = "code"       // runs code given in its arguments or input
-	EffectRun       = "run"        // runs a program that is not known here
+	EffectRun       = "run"        // runs a script, or a program whose effect is not known
 )
 
-// simple maps programs to the effect that they have with all arguments.
+// simple maps programs to their effect, whatever their arguments are. The method effect consults
+// handlers and careful first.
 var simple = map[string]string{}
 
 func init() {
@@ -37,8 +38,8 @@ func init() {
 	}
 }
 
-// careful lists programs that only read the files that they name, unless they have one of these
-// options, which may write a file, run a program or read the names of files.
+// careful lists programs that only read the files that they name, unless one of these options is
+// given, which may write a file, run a program, or read further names from a file.
 var careful = map[string]options{
 	"sort": {"oST", []string{"output", "compress-program", "temporary-directory", "files0-from"}}, "tree": {"oR", []string{"output"}}, "file": {"CmSzZ", []string{"compile", "magic-file", "no-sandbox", "uncompress", "uncompress-noreport"}},
 	"rg": {"z", []string{"pre", "hostname-bin", "search-zip"}}, "tail": {},
@@ -115,7 +116,7 @@ var unforeseeable = map[string]string{
 	"chroot": "runs a command in another root", "unshare": "runs a command in other namespaces", "nsenter": "runs a command in other namespaces", "su": "runs a command as another user", "script": "runs a command in a terminal", "coproc": "runs a coprocess", "ld.so": "runs a program through the loader",
 }
 
-func init() { // programs without a reason run what files of the workspace state, so their effect is EffectRun
+func init() { // what programs with an empty reason do depends on files of the workspace, so their effect is EffectRun
 	for p, why := range unforeseeable {
 		if why == "" {
 			delete(unforeseeable, p)
@@ -218,9 +219,9 @@ func interpreter(program string) bool {
 	return hasPrefixOf(filepath.Base(program), []string{"python", "perl", "ruby", "node", "deno", "php", "lua", "tclsh", "osascript", "pwsh", "powershell", "Rscript", "julia", "ghci", "irb", "ipython", "pypy", "guile", "groovy", "jshell", "swift", "tsx", "ts-node"})
 }
 
-// interpreted returns the effect of an interpreter. Code in the arguments or the input is
-// noted as opaque. A script or a module has EffectRun, except modules that install
-// packages.
+// interpreted returns the effect of an interpreter. Code in the arguments or the input is noted as
+// opaque. A script or a module has EffectRun, except modules that install packages. A call that
+// only prints the version has EffectNone.
 func (s *scanner) interpreted(c *Command, _ string) string {
 	for i, a := range c.Args {
 		switch {
@@ -241,9 +242,9 @@ func (s *scanner) interpreted(c *Command, _ string) string {
 	return EffectCode
 }
 
-// find returns the effect of find, which depends on the actions -delete and -fprint….
-// The commands of -exec, -execdir, -ok and -okdir are added to the line; their
-// arguments contain file names that are known only when they run.
+// find returns the effect of find, which depends on the actions -delete, -fls and -fprint…. The
+// commands of -exec, -execdir, -ok and -okdir are added to the line; their arguments contain file
+// names that are known only when they run.
 func (s *scanner) find(c *Command, _ string) string {
 	effect := EffectRead
 	for i := 0; i < len(c.Args); i++ {

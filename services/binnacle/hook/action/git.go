@@ -16,8 +16,9 @@ var gitEffects = map[string]string{
 }
 
 // git returns the effect of a git command. It notes subcommands and options that may run
-// programs as opaque, and the hosts of commands that use the network. The effect of a push
-// that replaces or deletes branches is EffectForcePush.
+// programs as opaque. The effect of a push that may replace or delete branches is
+// EffectForcePush. git notes the host of the remote repository of each command that uses the
+// network.
 func (s *scanner) git(c *Command, _ string) string {
 	sub, args := s.gitSubcommand(c.Args)
 	bareRepository(s)
@@ -31,13 +32,14 @@ func (s *scanner) git(c *Command, _ string) string {
 	if slices.ContainsFunc(args, func(a string) bool { return runsProgram(sub, a) }) {
 		s.opaque("git runs a program that an argument names")
 	}
+	if effect == EffectNetwork {
+		s.remote(args)
+	}
 	switch {
 	case effect == EffectRead && slices.ContainsFunc(args, func(a string) bool { return a == unknownArg || gitOutput.in(a) }):
 		return EffectWrite
 	case sub == "push" && slices.ContainsFunc(args, forces):
 		return EffectForcePush
-	case effect == EffectNetwork:
-		s.remote(args)
 	}
 	return effect
 }
@@ -74,7 +76,7 @@ func (s *scanner) gitSubcommand(args []string) (sub string, rest []string) {
 // configuration.
 var runners = []string{"config", "bisect", "submodule", "filter-branch", "difftool", "mergetool", "daemon", "send-email", "for-each-repo", "hook", "maintenance", "instaweb", "credential", "help", "web--browse", "gui", "citool", "shell", "remote-ext", "remote-fd"}
 
-// gitOutput is the option of subcommands that read with which they write a file.
+// gitOutput is the option with which subcommands such as log write a file.
 var gitOutput = options{"", []string{"output"}}
 
 // gitPrograms are long options of subcommands that name a program, or a folder or settings
@@ -124,8 +126,8 @@ func forces(a string) bool {
 // Options of the subcommands that use the network: those whose value is the next argument,
 // and those without a value.
 var (
-	remoteValues = []string{"-o", "--push-option", "--depth", "--deepen", "-b", "--branch", "--origin", "-j", "--jobs", "--shallow-since", "--shallow-exclude", "--filter", "--server-option", "-t", "-m"}
-	remoteFlags  = []string{"-u", "--set-upstream", "--tags", "--no-tags", "--all", "-v", "--verbose", "-q", "--quiet", "--follow-tags", "-n", "--dry-run", "--no-verify", "--atomic", "--progress", "--no-progress", "--porcelain", "-p", "--ff-only", "--ff", "--no-ff", "--rebase", "--no-rebase", "-r",
+	remoteValues = []string{"-o", "--push-option", "--depth", "--deepen", "-b", "--branch", "--origin", "-j", "--jobs", "--shallow-since", "--shallow-exclude", "--filter", "--server-option"}
+	remoteFlags  = []string{"-u", "--set-upstream", "-t", "--tags", "--no-tags", "--all", "-v", "--verbose", "-q", "--quiet", "--follow-tags", "-n", "--dry-run", "--no-verify", "--atomic", "--progress", "--no-progress", "--porcelain", "-p", "--ff-only", "--ff", "--no-ff", "--rebase", "--no-rebase", "-r",
 		"--autostash", "--unshallow", "--bare", "--recursive", "--recurse-submodules", "--single-branch", "--no-single-branch", "--no-checkout", "--heads", "--refs", "--symref", "--get-url", "--exit-code", "-h", "-4", "-6", "--ipv4", "--ipv6", "--prune", "-P", "--shallow-submodules", "-f", "-a", "-k"}
 )
 

@@ -31,8 +31,9 @@ var commandOptions = map[string]options{
 	"nc": {"ec", nil}, "ncat": {"ec", []string{"exec", "sh-exec", "lua-exec"}}, "netcat": {"ec", nil}, "openssl": {"", nil}, "file": {"m", []string{"magic-file"}},
 }
 
-// positional returns the operands among arguments whose short options with a value are
-// values and without one flags. known is false if there is another option.
+// positional returns the operands among the arguments. values are the letters of the short options
+// with a value, and flags those of the options without one. known is false if there is another
+// option, or if a value is missing.
 func positional(args []string, values, flags string) (operands []string, known bool) {
 	known = true
 	for i := 0; i < len(args); i++ {
@@ -53,8 +54,8 @@ func positional(args []string, values, flags string) (operands []string, known b
 	return operands, known
 }
 
-// bundle returns the number of arguments after a bundle of short options that are values,
-// 0 or 1, and whether each of the options is known.
+// bundle returns the number of arguments after a bundle of short options that are the value of its
+// last option, 0 or 1, and whether each option is known.
 func bundle(letters, values, flags string) (n int, known bool) {
 	for i := range len(letters) {
 		switch c := letters[i]; {
@@ -185,9 +186,9 @@ func testEffect(s *scanner, c *Command, _ string) string {
 	return EffectNone
 }
 
-// sedEffect handles sed. If all scripts only print lines, and no option changes files, the
-// effect is EffectRead. Otherwise it is EffectWrite, and sed is opaque unless the scripts
-// are plain substitutions.
+// sedEffect handles sed. If all scripts only print or omit lines or quit, and no option changes
+// files, the effect is EffectRead. Otherwise it is EffectWrite, and sed is opaque unless the
+// scripts are plain substitutions.
 func sedEffect(s *scanner, c *Command, _ string) string {
 	scripts, inPlace, known := sedScripts(c.Args)
 	prints := func(script string) bool { return strings.Trim(script, "0123456789,$~+pdq=!; ") == "" }
@@ -200,8 +201,8 @@ func sedEffect(s *scanner, c *Command, _ string) string {
 	return EffectWrite
 }
 
-// sedScripts returns the scripts in the arguments of sed, and whether it changes files in
-// place. known is false if there may be other scripts or outputs.
+// sedScripts returns the scripts in the arguments of sed, and whether it changes files in place.
+// known is false if there may be other scripts or outputs, or if there is no script.
 func sedScripts(args []string) (scripts []string, inPlace, known bool) {
 	var operands []string
 	expressions := false

@@ -54,8 +54,8 @@ func TestOperands(t *testing.T) {
 	checkEffects(t, EffectWrite, "", "hostname x", "hostname -F x", "hostname -b", "hostname -f x")
 }
 
-// TestTar checks the options with which tar deletes files or runs commands, also in the
-// traditional form without a dash.
+// TestTar checks the options with which tar deletes files, runs commands or writes absolute paths,
+// some also in the traditional form without a dash.
 func TestTar(t *testing.T) {
 	const runs = "tar may run a command that an option names"
 	checkEffects(t, EffectWrite, "", "tar", "tar xzf a", "tar -xzf a", "tar --extract --file=a", "tar czf a Index")

@@ -2,9 +2,9 @@
 // kind of pkg/clientkind with args in which command lines are parsed, paths are resolved,
 // and hosts of URLs are named, so that one rule applies to every client.
 //
-// The package is pure except for the lookups of World. What it cannot determine from a
-// command line is listed in the member opaque of the args, which rules must treat as the
-// strictest class.
+// The package is pure except for the lookups of World. Effects of a command line that it cannot
+// determine are listed in the member opaque of the args, which rules must treat as the strictest
+// class.
 package action
 
 import (
@@ -121,7 +121,8 @@ func within(dir, path string) bool {
 	return path != dir && strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Patterns of names of files with secrets, in lower case, in the syntax of path.Match.
+// Names by which secret decides, in lower case: patterns of file names in the syntax of path.Match,
+// folders, and suffixes of files without secrets.
 var (
 	secretNames = []string{".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.seed", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc",
 		".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".git-credentials", ".htpasswd", "credentials", "credentials.json", "credentials.toml", "secrets.*", "*.token", ".vault-token", "terraform.tfstate*",

@@ -81,8 +81,8 @@ func (s *scanner) parse(src string) {
 	})
 }
 
-// node adds what one node of the syntax tree contributes. The nodes below it are visited
-// separately.
+// node adds the commands, files and opaque parts of one node of the syntax tree. The nodes below it
+// are visited separately.
 func (s *scanner) node(n syntax.Node) {
 	switch x := n.(type) {
 	case *syntax.Stmt:
@@ -268,8 +268,8 @@ func programName(name string) string {
 	return name
 }
 
-// command adds one command. here is the text that it reads from a here-document, empty if
-// there is none.
+// command adds one command. here is the text that it reads from a here-document or a here-string:
+// unknownArg if the text is not known, and empty if there is none.
 func (s *scanner) command(argv []string, here string) {
 	if len(s.line.Commands) >= maxCommands {
 		s.opaque("has too many commands")

@@ -3,7 +3,8 @@ package action
 import "testing"
 
 // TestConditions checks the parts of a command line that are evaluated and may run commands:
-// arithmetic with variables, tests of variables, and patterns.
+// arithmetic with variables, tests of variables, and loops and cases. It also checks which
+// characters are noted.
 func TestConditions(t *testing.T) {
 	const computes = "computes with variables"
 	checkEffects(t, EffectNone, "", "echo $((1 + 2))", "[[ -n x ]] && echo x", "[[ x = y ]] && echo x", "[[ -f x && ! -d y ]] && echo x")

@@ -33,14 +33,14 @@ type Settings struct {
 	MCP          []string `json:"mcp"`           // kinds of tools of MCP servers that need no approval
 	Programs     []string `json:"programs"`      // programs whose commands need no approval in strict mode, although they may change something
 	Search       bool     `json:"search"`        // whether searching the web needs no approval
-	Tools        []string `json:"tools"`         // tools of clients without effects
+	Tools        []string `json:"tools"`         // the clients' tools that have no effects
 	WriteFolders []string `json:"write_folders"` // folders outside of the workspace that may be written
 }
 
 // inert are tools of clients that only change the client's own state.
 var inert = []string{"TodoWrite", "TodoRead", "todowrite", "todoread", "EnterPlanMode", "ExitPlanMode", "AskUserQuestion", "TaskCreate", "TaskGet", "TaskUpdate", "TaskList", "TaskOutput", "TaskStop", "BashOutput", "ToolSearch", "update_plan", "write_todos"}
 
-// Default returns the settings of a mode, with empty allow-lists. If there is no such
+// Default returns the settings of a mode. All lists are empty, except Tools. If there is no such
 // mode, it returns an error that lists the modes.
 func Default(mode string) (*Settings, error) {
 	if !slices.Contains(Modes, mode) {

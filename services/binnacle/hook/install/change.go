@@ -12,10 +12,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 )
 
-// Change is a change of a file that was computed and not made yet.
+// Change is a computed change of a file, which Apply makes.
 type Change struct {
 	Path          string
 	Before, After []byte // nil = the file does not exist
@@ -24,7 +26,7 @@ type Change struct {
 // originals stores files as they were before a change, so that the change can be undone.
 type originals struct {
 	state string // folder
-	owner string // of the change; each has its own original of a file
+	owner string // a client, or one MCP entry of a client; each owner has its own original of a file
 }
 
 // record is what is needed to undo a change of a file.
@@ -34,8 +36,12 @@ type record struct {
 	Installed string `json:"installed_digest"`
 }
 
-// restores reports whether the record's original replaces a file with the content now,
-// because it was not changed since the record was made.
+// has reports whether the original has the member at a path, such as hooks.stop. It returns false if
+// r is nil.
+func (r *record) has(name string) bool { return r != nil && gjson.GetBytes(r.Original, name).Exists() }
+
+// restores reports whether the original may replace the file, whose content is now, because the
+// file was not changed since the record was made. It returns false if r is nil.
 func (r *record) restores(now []byte) bool { return r != nil && digest(now) == r.Installed }
 
 // original returns the original content, or nil if the file did not exist.
@@ -77,9 +83,9 @@ func (o originals) load(path string) (*record, error) {
 	return &r, json.Unmarshal(b, &r)
 }
 
-// apply makes a change. If installed is true, the original is stored first, without the
-// entries that strip removes; otherwise it is removed. It fails if the file has changed
-// since the change was computed.
+// apply makes a change. If installed is true, it first stores the original, as remember does;
+// otherwise it then removes the stored original. It fails if the file has changed since the
+// change was computed.
 func (o originals) apply(c *Change, installed bool, strip func(text []byte, path string) ([]byte, error)) error {
 	now, err := read(c.Path)
 	if err != nil {
@@ -104,9 +110,9 @@ func (o originals) apply(c *Change, installed bool, strip func(text []byte, path
 	return nil
 }
 
-// remember stores the original of a file before it is changed: that of an
-// earlier installation if the file was not changed since, and otherwise the
-// content of the file without the entries that strip removes.
+// remember stores the original of a file before it is changed: that of an earlier installation
+// if the file was not changed since, and otherwise the content of the file without the entries
+// that strip removes. strip may be nil.
 func (o originals) remember(c *Change, strip func(text []byte, path string) ([]byte, error)) error {
 	old, err := o.load(c.Path)
 	if err != nil {

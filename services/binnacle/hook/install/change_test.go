@@ -43,8 +43,9 @@ func records(t *testing.T, state string) []string {
 	return names
 }
 
-// TestRecords checks that the original is stored while the hooks are installed, that
-// nothing is removed twice, and that an original that cannot be removed is an error.
+// TestRecords checks that the original is stored while the hooks are installed, that Uninstall
+// without installed hooks is no error, and that a stored original that cannot be removed or read
+// is an error.
 func TestRecords(t *testing.T) {
 	x := target(t, "claude-code")
 	change(t, x, false) // nothing to remove
@@ -130,7 +131,10 @@ func TestHooks(t *testing.T) {
 		if want.group == "" {
 			continue
 		}
-		const mine = `{"version":1,"hooks":{"SessionStart":[{"hooks":[{"command":"binnacle backup"},{"command":"other hook run codex"}]}],"A":[],"B":[],"C":[],"D":[],"E":[]},"n":1}`
+		mine := readable(client, `{"version":1,"hooks":{"SessionStart":[{"hooks":[{"command":"binnacle backup"},{"command":"other hook run codex"}]}],"A":[],"B":[],"C":[],"D":[],"E":[]},"n":1}`)
+		edited := func(text string) string {
+			return strings.NewReplacer(`"n":1`, `"n":2`, `"description":1`, `"description":2`).Replace(text)
+		}
 		put(t, x.Path(), mine)
 		c := change(t, x, true)
 		var doc struct{ Hooks map[string][]json.RawMessage }
@@ -140,8 +144,8 @@ func TestHooks(t *testing.T) {
 		if list := doc.Hooks[want.event]; len(list) != 1 || string(list[0]) != want.group {
 			t.Errorf("%s: %s", client, list)
 		}
-		put(t, x.Path(), strings.Replace(string(c.After), `"n":1`, `"n":2`, 1))
-		if c := change(t, x, false); string(c.After) != strings.Replace(mine, `"n":1`, `"n":2`, 1) {
+		put(t, x.Path(), edited(string(c.After)))
+		if c := change(t, x, false); string(c.After) != edited(mine) {
 			t.Errorf("%s: %s", client, c.After)
 		}
 	}
@@ -163,7 +167,8 @@ func TestPluginEdited(t *testing.T) {
 	}
 }
 
-// TestEmptied checks that the entry can be added again to a file that was emptied since.
+// TestEmptied checks that the entry can be added again if the file was emptied after the first
+// installation.
 func TestEmptied(t *testing.T) {
 	for _, client := range install.MCPClients() {
 		x := connection(t, client)
@@ -269,7 +274,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestPlaces checks the files of the entries.
+// TestPlaces checks the paths of the files with the entries, and that Starts is true for Claude
+// Desktop only.
 func TestPlaces(t *testing.T) {
 	for client, want := range map[string][2]string{
 		"claude-code":    {".claude.json", ".mcp.json"},

@@ -1,5 +1,5 @@
-// Package install adds the hooks of Binnacle to the configuration of coding agents, and
-// removes them. Everything else in a client's configuration keeps its bytes.
+// Package install adds the hooks of Binnacle, and the mesh as an MCP server, to the
+// configuration of coding agents, and removes them. The client's other settings do not change.
 package install
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,13 +37,15 @@ type layout struct {
 	plugin        bool     // the file is a plugin of our own
 	flat          bool     // the hooks are in the list of their event itself, without groups
 	closed        bool     // an entry states that the tool does not run if its hook failed
+	members       []string // the only members that the file may have; nil = any
 	version       int      // version of the format, which the file states; 0 if it states none
 }
 
 var layouts = map[string]layout{
 	"claude-code": {user: ".claude/settings.json", project: ".claude/settings.json", perSecond: 1, matched: []string{"PreToolUse", "PostToolUse", "PostToolUseFailure"},
 		events: []string{"PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart", "SessionEnd", "SubagentStart", "SubagentStop"}},
-	"codex":      {user: ".codex/hooks.json", project: ".codex/hooks.json", perSecond: 1, matched: []string{"PreToolUse", "PostToolUse"}, events: []string{"PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart"}},
+	"codex": {user: ".codex/hooks.json", project: ".codex/hooks.json", perSecond: 1, matched: []string{"PreToolUse", "PostToolUse"}, members: []string{"description", "hooks"},
+		events: []string{"PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart"}},
 	"gemini-cli": {user: ".gemini/settings.json", project: ".gemini/settings.json", perSecond: 1000, matched: []string{"BeforeTool", "AfterTool"}, events: []string{"BeforeTool", "AfterTool", "BeforeAgent", "SessionStart", "SessionEnd"}},
 	"cursor": {user: ".cursor/hooks.json", project: ".cursor/hooks.json", perSecond: 1, flat: true, closed: true, version: 1,
 		events: []string{"preToolUse", "postToolUse", "postToolUseFailure", "beforeSubmitPrompt", "sessionStart", "sessionEnd"}},
@@ -85,14 +88,20 @@ func (t *Target) layout() (layout, string, error) {
 	return l, filepath.Join(t.Home, l.user), nil
 }
 
-// Install computes the change that adds the hooks. Hooks of an earlier installation are
-// replaced. It returns an error, and changes nothing, if the file is not a JSON object.
+// Install computes the change that adds the hooks and replaces those of an earlier installation.
+// It does not change the file. It returns an error that wraps ErrUnknown for an unknown client,
+// and an error if the file or its stored original cannot be read, or if the file is malformed or has
+// a member with which the client would ignore it.
 func (t *Target) Install() (*Change, error) {
 	l, path, err := t.layout()
 	if err != nil {
 		return nil, err
 	}
 	before, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := t.originals().load(path)
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +115,11 @@ func (t *Target) Install() (*Change, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		text = []byte("{\n}\n")
 	}
-	if text, err = t.without(text, path); err != nil {
+	if text, err = t.without(text, path, rec); err != nil {
 		return nil, err
+	}
+	if name := l.foreign(text); name != "" {
+		return nil, fmt.Errorf("%s has the member %q, with which %s runs no hook of this file; remove it first", path, name, t.Client)
 	}
 	if l.version != 0 && !gjson.GetBytes(text, "version").Exists() {
 		if text, err = sjson.SetBytes(text, "version", l.version); err != nil {
@@ -124,6 +136,20 @@ func (t *Target) Install() (*Change, error) {
 	}
 	c.After = text
 	return c, nil
+}
+
+// foreign returns the name of a member with which the client ignores the file, or "" if there is
+// none.
+func (l *layout) foreign(text []byte) string {
+	if l.members == nil {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(gjson.ParseBytes(text).Map())) {
+		if !slices.Contains(l.members, name) {
+			return name
+		}
+	}
+	return ""
 }
 
 // element returns the element of the list of an event.
@@ -144,9 +170,12 @@ func (t *Target) ours(command string) bool {
 	return strings.Contains(command, "binnacle") && strings.Contains(command, "hook run "+t.Client)
 }
 
-// without returns the text of a configuration without our hooks, and without the arrays
-// and the object that only they needed. Other bytes do not change.
-func (t *Target) without(text []byte, path string) ([]byte, error) {
+// without returns the text of the configuration at path without our hooks, and without the arrays,
+// the object and the version that were added for them: those that the original in rec does not have.
+// The version remains if the other hooks differ from those of the original. If rec is nil, the
+// version remains, and the arrays and the object that have only our hooks are removed. Other bytes do
+// not change. The error names path.
+func (t *Target) without(text []byte, path string, rec *record) ([]byte, error) {
 	if !gjson.ValidBytes(text) || !gjson.ParseBytes(text).IsObject() {
 		return nil, fmt.Errorf("%s is not a JSON object; correct it first", path)
 	}
@@ -155,42 +184,71 @@ func (t *Target) without(text []byte, path string) ([]byte, error) {
 		return text, nil
 	}
 	removed := false
+	drop := func(name string) (err error) {
+		if text, err = sjson.DeleteBytes(text, name); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		removed = true
+		return nil
+	}
 	for event, list := range hooks.Map() {
 		groups := list.Array()
-		for i := len(groups) - 1; i >= 0; i-- {
-			inner := groups[i].Get("hooks").Array()
-			if !groups[i].Get("hooks").Exists() {
-				inner = groups[i : i+1] // an entry without a group
-			}
-			for j := len(inner) - 1; j >= 0; j-- {
-				if !t.ours(inner[j].Get("command").String()) {
-					continue
-				}
-				at := fmt.Sprintf("hooks.%s.%d", event, i)
-				if len(inner) > 1 {
-					at += fmt.Sprintf(".hooks.%d", j)
-				}
-				var err error
-				if text, err = sjson.DeleteBytes(text, at); err != nil {
-					return nil, fmt.Errorf("%s: %w", path, err)
-				}
-				removed = true
-				inner = slices.Delete(inner, j, j+1)
+		for _, at := range t.places("hooks."+event, groups) {
+			if err := drop(at); err != nil {
+				return nil, err
 			}
 		}
-		if removed && len(groups) > 0 && len(gjson.GetBytes(text, "hooks."+event).Array()) == 0 {
-			text, _ = sjson.DeleteBytes(text, "hooks."+event)
+		if name := "hooks." + event; removed && len(groups) > 0 && len(gjson.GetBytes(text, name).Array()) == 0 && !rec.has(name) {
+			if err := drop(name); err != nil {
+				return nil, err
+			}
 		}
 	}
-	if removed && len(gjson.GetBytes(text, "hooks").Map()) == 0 {
-		text, _ = sjson.DeleteBytes(text, "hooks")
+	if !removed {
+		return text, nil
+	}
+	rest := gjson.GetBytes(text, "hooks")
+	if layouts[t.Client].version != 0 && rec != nil && !rec.has("version") && (len(rest.Map()) == 0 || rest.Raw == gjson.GetBytes(rec.Original, "hooks").Raw) {
+		if err := drop("version"); err != nil {
+			return nil, err
+		}
+	}
+	if len(rest.Map()) == 0 && !rec.has("hooks") {
+		if err := drop("hooks"); err != nil {
+			return nil, err
+		}
 	}
 	return text, nil
 }
 
-// Uninstall computes the change that removes the hooks: the original bytes if the file was
-// not changed since, and otherwise the file without our entries. A plugin of our own that
-// was changed since is removed as a whole.
+// places returns the paths of our hooks in groups, which is the array at the path at. The last hook
+// comes first, so that its removal does not change the paths of those that follow. If a group has no
+// other hooks, the path of its first hook is that of the group, so that the group is removed too.
+func (t *Target) places(at string, groups []gjson.Result) (out []string) {
+	for i, group := range slices.Backward(groups) {
+		inner := group.Get("hooks").Array()
+		if !group.Get("hooks").Exists() {
+			inner = groups[i : i+1] // an entry without a group
+		}
+		left := len(inner)
+		for j, h := range slices.Backward(inner) {
+			if !t.ours(h.Get("command").String()) {
+				continue
+			}
+			place := fmt.Sprintf("%s.%d", at, i)
+			if left > 1 {
+				place += fmt.Sprintf(".hooks.%d", j)
+			}
+			out = append(out, place)
+			left--
+		}
+	}
+	return out
+}
+
+// Uninstall computes the change that removes the hooks: the original bytes if the file was not
+// changed since, and otherwise the file without the hooks and the members that were added for them. A
+// plugin of our own that was changed since is removed as a whole.
 func (t *Target) Uninstall() (*Change, error) {
 	l, path, err := t.layout()
 	if err != nil {
@@ -211,7 +269,7 @@ func (t *Target) Uninstall() (*Change, error) {
 	case l.plugin && strings.Contains(string(before), "hook run"):
 		c.After = nil
 	case !l.plugin:
-		c.After, err = t.without(before, path)
+		c.After, err = t.without(before, path, rec)
 	}
 	return c, err
 }
@@ -219,18 +277,23 @@ func (t *Target) Uninstall() (*Change, error) {
 // originals returns the store of the files as they were before the hooks.
 func (t *Target) originals() originals { return originals{t.State, t.Client} }
 
-// Apply makes the change of Install (installed is true) or Uninstall. It fails if the file
-// has changed since the change was computed. The original content of the file, as remember
-// describes it, is kept until the hooks are removed.
+// Apply makes the change of Install (installed is true) or Uninstall. It fails if the file has
+// changed since the change was computed. The original content of the file, without hooks of an
+// earlier installation, is stored until the hooks are removed.
 func (t *Target) Apply(c *Change, installed bool) error {
-	strip := t.without
+	rec, err := t.originals().load(c.Path)
+	if err != nil {
+		return err
+	}
+	strip := func(text []byte, path string) ([]byte, error) { return t.without(text, path, rec) }
 	if layouts[t.Client].plugin {
 		strip = nil
 	}
 	return t.originals().apply(c, installed, strip)
 }
 
-// Installed reports whether the client's configuration has our hooks for every event.
+// Installed reports whether the client's configuration has our hooks for every event, and the client
+// does not ignore it.
 func (t *Target) Installed() (bool, error) {
 	l, path, err := t.layout()
 	if err != nil {
@@ -243,21 +306,97 @@ func (t *Target) Installed() (bool, error) {
 	if l.plugin {
 		return strings.Contains(string(b), "hook run "+t.Client), nil
 	}
+	if l.foreign(b) != "" {
+		return false, nil
+	}
 	for _, event := range l.events {
-		found := false
-		for _, group := range gjson.GetBytes(b, "hooks."+event).Array() {
-			for _, h := range append(group.Get("hooks").Array(), group) {
-				found = found || t.ours(h.Get("command").String())
-			}
-		}
-		if !found {
+		if len(t.commands(&layout{events: []string{event}}, b)) == 0 {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// Path returns the file that the hooks are in.
+// Missing returns the program of one of our hooks if it is not an executable file, or "" if each of
+// them is one or no hook is installed. It looks up a name without a folder in PATH. It does not
+// examine a plugin that was edited.
+func (t *Target) Missing() (string, error) {
+	l, path, err := t.layout()
+	if err != nil {
+		return "", err
+	}
+	b, err := read(path)
+	if err != nil || b == nil {
+		return "", err
+	}
+	for _, command := range t.commands(&l, b) {
+		name := program(command)
+		if _, err := exec.LookPath(name); err != nil {
+			return name, nil
+		}
+	}
+	return "", nil
+}
+
+// commands returns the command lines of our hooks in a configuration.
+func (t *Target) commands(l *layout, text []byte) (out []string) {
+	if l.plugin {
+		before, after, _ := strings.Cut(plugin, `"COMMAND"`)
+		var command string
+		middle := strings.TrimSuffix(strings.TrimPrefix(string(text), before), after)
+		if json.Unmarshal([]byte(middle), &command) == nil { // otherwise the plugin was edited
+			out = append(out, command)
+		}
+		return out
+	}
+	for _, event := range l.events {
+		for _, group := range gjson.GetBytes(text, "hooks."+event).Array() {
+			for _, h := range append(group.Get("hooks").Array(), group) {
+				if command := h.Get("command").String(); t.ours(command) {
+					out = append(out, command)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// program returns the program of a command line of a POSIX shell: its first word that is no
+// assignment, without quotes. It does not expand parameters.
+func program(command string) string {
+	for rest := command; ; {
+		var word string
+		word, rest = firstWord(rest)
+		if name, _, ok := strings.Cut(word, "="); !ok || strings.Contains(name, "/") || rest == "" {
+			return word
+		}
+	}
+}
+
+// firstWord splits the first word off a command line, and removes its quotes.
+func firstWord(s string) (word, rest string) {
+	s = strings.TrimLeft(s, " \t")
+	var out strings.Builder
+	for len(s) > 0 {
+		switch c := s[0]; c {
+		case ' ', '\t':
+			return out.String(), s
+		case '\'', '"':
+			inner, after, _ := strings.Cut(s[1:], string(c))
+			out.WriteString(inner)
+			s = after
+		case '\\':
+			out.WriteString(s[1:min(2, len(s))])
+			s = s[min(2, len(s)):]
+		default:
+			out.WriteByte(c)
+			s = s[1:]
+		}
+	}
+	return out.String(), ""
+}
+
+// Path returns the path of the file for the hooks, or "" if the client is not known.
 func (t *Target) Path() string {
 	_, path, _ := t.layout()
 	return path

@@ -59,11 +59,11 @@ func remote(url, variable string, more object) func(*Connection) any {
 
 const inputID = "binnacle-token"
 
-// The formats of Claude Code, Codex and OpenCode are tested with their packages. The others
-// are as documented: Claude Desktop, "Connect to local MCP servers" (modelcontextprotocol.io);
-// Cursor, "Model Context Protocol: config interpolation" (cursor.com/docs); VS Code, "MCP
-// configuration reference" (code.visualstudio.com); Gemini CLI, "MCP servers with Gemini CLI"
-// and "Gemini CLI configuration" (geminicli.com).
+// Tests in e2e run Claude Code, Codex and OpenCode with their formats. The others are as
+// documented: Claude Desktop, "Connect to local MCP servers" (modelcontextprotocol.io); Cursor,
+// "Model Context Protocol: config interpolation" (cursor.com/docs); VS Code, "MCP configuration
+// reference" (code.visualstudio.com); Gemini CLI, "MCP servers with Gemini CLI" and "Gemini CLI
+// configuration" (geminicli.com).
 var places = map[string]place{
 	"claude-code":    {user: ".claude.json", project: ".mcp.json", key: "mcpServers", entry: remote("url", "${"+Variable+"}", object{"type": "http"})},
 	"claude-desktop": {user: "Claude/claude_desktop_config.json", config: true, starts: true, key: "mcpServers", entry: func(x *Connection) any { return object{"command": x.Command[0], "args": x.Command[1:]} }},
@@ -110,8 +110,9 @@ func (x *Connection) Apply(c *Change, installed bool) error {
 }
 
 // Install computes the change that adds the entry, or replaces the one of an earlier
-// installation. It returns an error, and changes nothing, if the file is malformed or has
-// an entry of the same name that Install did not add.
+// installation. It does not change the file. It returns an error that wraps ErrUnknown for an
+// unknown client or ErrInvalid for an invalid connection, and an error if the file cannot be
+// read or extended, or has an entry of the same name that Install did not add.
 func (x *Connection) Install() (*Change, error) {
 	c, rec, err := x.now()
 	if err != nil {
@@ -255,8 +256,8 @@ func entries(text []byte, path string) (doc, servers object, err error) {
 	return doc, servers, nil
 }
 
-// inlineServers matches a value for the servers. The parser permits tables after it, and
-// TOML does not.
+// inlineServers matches an inline table as the value of mcp_servers. TOML does not permit tables
+// that extend it, although the parser does.
 var inlineServers = regexp.MustCompile(`(?m)^[ \t]*["']?mcp_servers["']?[ \t]*=`)
 
 func (x *Connection) addTOML(text []byte, path string) ([]byte, error) {

@@ -73,10 +73,10 @@ func canonical(t *testing.T, v any) string {
 	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(b))
 }
 
-// TestConnections checks for each client that the entry has the documented format, that it
-// is added to what is there, that the file does not contain the token, that a new file can
-// be read by its user alone, and that its removal, also after a second installation,
-// restores the file byte for byte.
+// TestConnections checks for each client that the entry has the documented format, that it is added
+// to an existing configuration, that the file does not contain the token, that a new file can be
+// read by its user alone, and that its removal, also after a second installation, restores the file
+// byte for byte.
 func TestConnections(t *testing.T) {
 	if len(install.MCPClients()) != len(want) {
 		t.Fatalf("clients %q", install.MCPClients())

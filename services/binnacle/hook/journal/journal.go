@@ -1,8 +1,8 @@
-// Package journal stores what an agent does while the mesh is away, until it can be
-// reported. A journal is a file that only its owner can access; its first line names the
-// journal, each further line is an entry with a number. Several processes can use a
-// journal at once. An entry for which Append returned nil survives a crash and a loss of
-// power, and leaves the journal only after the mesh has recorded or refused it.
+// Package journal stores the actions of an agent while the mesh cannot be reached, until they
+// can be reported. A journal is a file that only its owner can access; its first line names the
+// journal, and each further line is an entry with a number. Several processes can use a journal:
+// Open serializes them. An entry for which Append returned nil survives a crash and a loss of
+// power, until Drop removes it because the mesh has recorded or refused it.
 //
 // A journal is not evidence: any program of its user can write one. The mesh records its
 // entries as the statements of a client, and decides nothing from them.
@@ -33,8 +33,8 @@ const (
 // journal or that of refused lines, which would become longer than MaxSize.
 var ErrFull = errors.New("the journal is full")
 
-// Entry is one observation. Its members are those of POST /api/v1/observations, and what
-// the hook needs itself.
+// Entry is one observation. Its members are those of POST /api/v1/observations, and those that only
+// the hook uses.
 type Entry struct {
 	Action     string          `json:"action"`
 	Content    json.RawMessage `json:"content"`
@@ -45,7 +45,7 @@ type Entry struct {
 	Phase      string          `json:"phase"` // Began or Ended
 	Status     string          `json:"status,omitempty"`
 	Session    string          `json:"session"`          // name of the session
-	Permit     json.RawMessage `json:"permit,omitempty"` // what the hook after the action needs
+	Permit     json.RawMessage `json:"permit,omitempty"` // data for the hook that runs after the action
 	File       string          `json:"file,omitempty"`   // name of the file for Permit
 }
 
@@ -80,9 +80,9 @@ func Exists(path string) bool {
 	return err == nil
 }
 
-// Open locks and reads the journal at a path; a file that does not exist is an empty
-// journal. It waits for other processes that have the journal open. It returns an error if
-// another user can access the file.
+// Open locks and reads the journal at a path; a file that does not exist is an empty journal. It
+// waits for other processes that have the journal open. It returns an error if another user can
+// access the file. The caller must call Close.
 func Open(path string) (*Journal, error) {
 	if err := private.Mkdir(filepath.Dir(path)); err != nil {
 		return nil, err
@@ -166,7 +166,8 @@ func (j *Journal) readHeader(line []byte) {
 // still exact in JSON.
 const maxNumber = 1 << 52
 
-// readEntry reads a line. Numbers that do not increase are replaced.
+// readEntry reads a line. A line that is no entry is added to refused. A number that does not
+// increase, or is greater than maxNumber, is replaced.
 func (j *Journal) readEntry(line []byte) {
 	var e Entry
 	if json.Unmarshal(line, &e) != nil || e.Action == "" || e.Session == "" {

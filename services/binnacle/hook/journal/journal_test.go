@@ -15,7 +15,7 @@ func entry(action, phase string) Entry {
 	return Entry{Action: action, Content: json.RawMessage(`{}`), Kind: "client.shell", ObservedAt: "2026-01-01T00:00:00.000Z", Phase: phase, Session: "s-x"}
 }
 
-// with opens the journal at a path for the time of do.
+// with opens the journal at a path, calls do and closes the journal.
 func with(t *testing.T, path string, do func(j *Journal)) {
 	t.Helper()
 	j, err := Open(path)
@@ -116,8 +116,9 @@ func TestAppend(t *testing.T) {
 	})
 }
 
-// TestFull checks that an entry that is too large, or for which the journal has no space,
-// is an error that wraps ErrFull and changes nothing.
+// TestFull checks that Append returns an error that wraps ErrFull for an entry that is too
+// large, and for one for which the journal has no space, and that the file does not exceed
+// MaxSize.
 func TestFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j")
 	large := entry("x", Began)
@@ -145,8 +146,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestForeign checks that a journal that other users can access, a link, and a file that
-// is too long are errors.
+// TestForeign checks that Open returns an error for a file that other users can access, a
+// symbolic link, a folder, and a file that is too long.
 func TestForeign(t *testing.T) {
 	dir := t.TempDir()
 	for name, make := range map[string]func(path string) error{
@@ -198,7 +199,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestAtOnce checks that entries of several writers have different numbers.
+// TestAtOnce checks that no entry of several concurrent writers is lost, and that the last one
+// read has the number of entries as its number.
 func TestAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j")
 	var wg sync.WaitGroup

@@ -35,7 +35,7 @@ const (
 	interval = time.Second
 )
 
-// Answer is what the hook's process returns to the client.
+// Answer is the output of the hook's process and its exit status.
 type Answer struct {
 	Stdout, Stderr string
 	Exit           int
@@ -45,9 +45,10 @@ type Answer struct {
 // on which the answer of a hook can depend.
 var variables = []string{"HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "GODEBUG"}
 
-// Path returns the path of the socket of the helper for a program and its arguments. The
-// current folder, the environment and the version of the program are part of its name, so
-// that a helper answers only hooks that the program would answer in the same way.
+// Path returns the path of the socket of the helper for a program and its arguments. The current
+// folder, the environment variables on which an answer can depend, and the program's size and time
+// of modification are part of its name, so that a helper answers only hooks that the program would
+// answer in the same way.
 func Path(program string, args []string) (string, error) {
 	info, err := os.Stat(program)
 	if err != nil {
@@ -123,8 +124,8 @@ func checkPeer(c *net.UnixConn) error {
 	return nil
 }
 
-// Ask sends a document to the helper at a socket and returns its answer. It returns an
-// error as soon as the helper is silent for longer than patience.
+// Ask sends a document to the helper at a socket and returns its answer. It returns an error if the
+// helper sends nothing for the duration patience.
 func Ask(path string, doc []byte, patience time.Duration) (*Answer, error) {
 	if err := checkFolder(filepath.Dir(path)); err != nil {
 		return nil, err

@@ -129,8 +129,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestGone checks that a handler's context is canceled when the client closes its
-// connection, and that the helper is not idle while a handler runs.
+// TestGone checks that a handler's context is canceled when the client closes its connection.
 func TestGone(t *testing.T) {
 	canceled, running := make(chan bool), make(chan bool)
 	path, _ := listen(t, 10*time.Millisecond, func(ctx context.Context, _ []byte) Answer {
@@ -196,8 +195,8 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// TestPeer checks that a process of another user gets no answer, and that the helper of
-// another user is not asked.
+// TestPeer checks that a process of another user gets no answer, and that checkPeer rejects the
+// helper of another user.
 func TestPeer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("run the tests as root: only root can act as another user")
@@ -216,7 +215,7 @@ func TestPeer(t *testing.T) {
 	other := &syscall.SockaddrUnix{Name: name + "-other"}
 	fds, failed := make(chan int, 1), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and not unlocked: the thread, which is another user's, ends
+		runtime.LockOSThread() // never unlocked: the thread, whose user changes, ends with the goroutine
 		failed <- func() error {
 			if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 				return errno

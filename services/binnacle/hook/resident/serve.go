@@ -31,10 +31,10 @@ func Listener() (*net.UnixListener, error) {
 // is gone.
 type Handler func(ctx context.Context, doc []byte) Answer
 
-// Serve answers documents that arrive at a socket of this user's processes, concurrently.
-// It returns when none arrived for the duration idle, when the file at path is no longer
-// the socket, when the current folder was removed, or when ctx ends; and then only after
-// the running handlers.
+// Serve answers the documents that processes of this user send to the socket l, concurrently. It
+// returns when none arrived for the duration idle, when the file at path is no longer the socket,
+// when the current folder was removed, or when ctx ends; and then only after the running handlers.
+// It closes l, and removes the file at path if it is still the socket.
 func Serve(ctx context.Context, l *net.UnixListener, path string, idle time.Duration, handle Handler) error {
 	own, err := os.Stat(path)
 	if err != nil {

@@ -28,6 +28,10 @@ type Context struct {
 	Refresh string    `json:"refresh,omitempty"`
 	Expires time.Time `json:"expires,omitzero"`
 	CA      string    `json:"ca,omitempty"` // PEM file of the authorities for the mesh's certificate; empty: the system's
+	// ClientCert and ClientKey are PEM files of the certificate that commands present to the mesh,
+	// and of its key. Both are empty if they present none.
+	ClientCert string `json:"client_cert,omitempty"`
+	ClientKey  string `json:"client_key,omitempty"`
 }
 
 // Store is the content of the file of contexts. It is not safe for concurrent use.

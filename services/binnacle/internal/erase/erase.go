@@ -125,8 +125,8 @@ const (
 	// longLine is the size in bytes above which the beginning of a line is searched before
 	// the rest is read.
 	longLine = 4 << 20
-	// overlap is the number of bytes of such a beginning that are searched again with the
-	// rest. It is above the size of what encrypted matches.
+	// overlap is the number of bytes of such a beginning that are searched again with the rest. It
+	// is greater than the size of a match of encrypted.
 	overlap = 1 << 10
 )
 

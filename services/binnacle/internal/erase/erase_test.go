@@ -41,8 +41,9 @@ func (f *fixture) line(seq int, tenant, id string) string {
 // put stores a state in two parts, cut at the given byte.
 func (f *fixture) put(name, state string, cut int) {
 	f.t.Helper()
-	for part, text := range map[string]string{"0": state[:cut], "1": state[cut:]} {
-		if _, err := f.eraser.Conn.JS.Publish(f.t.Context(), "snap._cell.policy.policy-1.state."+name+"."+part, []byte(text)); err != nil {
+	for part, text := range []string{state[:cut], state[cut:]} {
+		subject := fmt.Sprintf("snap._cell.policy.policy-1.state.%s.%d", name, part)
+		if _, err := f.eraser.Conn.JS.Publish(f.t.Context(), subject, []byte(text)); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -84,12 +85,12 @@ func (f *fixture) left() (names []string) {
 	return slices.Compact(names)
 }
 
-// TestErase checks that every message of a snapshot is deleted once a content key of
-// content in it is destroyed, also if the text that names the key is divided between two
-// parts, if the snapshot names no tenant, and if the snapshot is stored after the key was
-// destroyed. Snapshots with content of other keys and other tenants remain, and so does
-// every snapshot if a service other than the vault-broker, or a call that failed, claims
-// to have destroyed a key.
+// TestErase checks that every message of a snapshot is deleted once a content key of content
+// in it is destroyed, also if the text that names the key is divided between two parts, if
+// the snapshot names no tenant, and if the snapshot is stored after the key was destroyed.
+// Snapshots with content of other keys or other tenants remain, and so does every snapshot if
+// the outcome of the call is from a service other than the vault-broker, or if the call
+// failed.
 func TestErase(t *testing.T) {
 	f := newFixture(t)
 	one, other := f.line(7, "acme_shop_prod", "tk-000001"), f.line(9, "acme_shop_test", "tk-000001")

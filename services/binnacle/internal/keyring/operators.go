@@ -42,13 +42,17 @@ func Newest(all []contract.Operator) []contract.Operator {
 	return out
 }
 
-// Delegate adds to the ring a document, signed with the root key, that makes a principal
-// of contract.CellTenant an operator for the duration lasts, from now on; 0 means without
-// end. It returns an error if principal is empty or has spaces at an end, or if the ring
-// has no document that opens the cell.
+// Delegate makes a principal of contract.CellTenant an operator: it adds a document, signed
+// with the root key, to the ring, and returns it. The delegation ends at now plus lasts; if
+// lasts is 0, it has no end. Delegate returns an error if lasts is negative, if principal is
+// empty or has spaces at an end, or if the ring has no root seed or no document that opens the
+// cell.
 func Delegate(r *Ring, principal string, lasts time.Duration, now time.Time) (*contract.Operator, error) {
 	if principal == "" || strings.TrimSpace(principal) != principal {
 		return nil, fmt.Errorf("operator %q: want the name of a principal", principal)
+	}
+	if lasts < 0 {
+		return nil, fmt.Errorf("operator %q: want a duration that is not negative", principal)
 	}
 	if err := opened(r); err != nil {
 		return nil, err

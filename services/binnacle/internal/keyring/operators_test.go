@@ -10,9 +10,9 @@ import (
 )
 
 // TestOperators shows that Delegate needs an open cell, that Delegate and Withdraw reject
-// invalid principals, that OpenCell makes the first operator once, that each document for
-// a principal is newer than the one before, even if the clock does not advance or is set
-// back, and that the ledger's readers accept all of them in this order.
+// invalid principals, that OpenCell makes the first operator, that each document for a
+// principal is newer than the one before, even if the clock does not advance or is set back,
+// and that the ledger's readers accept all of them in this order.
 func TestOperators(t *testing.T) {
 	r := released(t)
 	if all, err := Operators(r); len(all) != 0 || err != nil {

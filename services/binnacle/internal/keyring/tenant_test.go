@@ -75,8 +75,8 @@ func checkTenants(t *testing.T, r *Ring, own string) {
 	}
 }
 
-// TestAddKeyErrors checks the errors for an invalid use, name or tenant, and that no file
-// is added to the ring then.
+// TestAddKeyErrors checks the errors for an invalid use, name or tenant, and that no file is
+// then added to the ring's folder itself.
 func TestAddKeyErrors(t *testing.T) {
 	r := newRing(t)
 	before, err := os.ReadDir(r.Dir)
@@ -138,8 +138,8 @@ func released(t *testing.T) *Ring {
 }
 
 // TestInit shows that a new ring holds the document that opens the cell with the given
-// original tenant, and one operator; that a second Init changes nothing; that an
-// interrupted Init is completed; and that Init with an invalid tenant leaves no file.
+// original tenant, and one operator; that a second Init changes neither; that an interrupted
+// Init is completed; and that Init with an invalid tenant leaves no file.
 func TestInit(t *testing.T) {
 	r := newRing(t)
 	check := func() *contract.CellOpened {
@@ -209,11 +209,11 @@ func TestInitContinued(t *testing.T) {
 	}
 }
 
-// TestCell checks the document that opens the cell of a ring of an earlier release: that
-// it is stored once, also after a rotation of the root key or without the root seed; that
-// it is signed again if the key that signed it was revoked; and to which tenants keys
-// belong then. A document that is changed, cut off or of another ring is an error, and so
-// is a tenant with a reserved name.
+// TestCell checks the document that opens the cell of a ring of an earlier release: that it
+// is signed only once, also after a rotation of the root key or without the root seed; that
+// it is signed again if the key that signed it was revoked; and to which tenants keys belong
+// then. A document that is changed, cut off or of another ring is an error, and so is a
+// tenant with a reserved name.
 func TestCell(t *testing.T) {
 	r := released(t)
 	if o, err := r.Cell(); o != nil || err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Walk calls visit for a command and all commands below it that are not hidden, each
-// after its parent.
+// Walk calls visit for a command and for all commands below it, each after its parent. It omits
+// hidden subcommands and the commands below them.
 func Walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	visit(cmd)
 	for _, sub := range cmd.Commands() {

@@ -81,8 +81,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestAlone checks the page of a command without a parent and subcommands, and that control
-// characters outside of ASCII have names.
+// TestAlone checks that the page of a command with neither a parent nor subcommands has no section
+// SEE ALSO, and that a control character outside ASCII is written by its name.
 func TestAlone(t *testing.T) {
 	page := string(Pages(&cobra.Command{Use: "alone", Short: "Be \u0080\u007f"})["alone.1"])
 	if strings.Contains(page, "SEE ALSO") || !strings.Contains(page, "Be \\[u0080]\u007f") {

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Pages returns the manual pages of a command and of all commands below it that are not
-// hidden, in the format of man(7), by file name.
+// Pages returns the manual pages of the commands that Walk visits, in the format of man(7), by file
+// name.
 func Pages(root *cobra.Command) map[string][]byte {
 	pages := map[string][]byte{}
 	Walk(root, func(cmd *cobra.Command) { pages[pageName(cmd)+".1"] = page(cmd) })
@@ -50,7 +50,8 @@ func options(b *bytes.Buffer, heading string, flags []*pflag.Flag) {
 	}
 }
 
-// seeAlso writes references to the pages of a command's parent and subcommands.
+// seeAlso writes references to the pages of a command's parent and of its subcommands that are not
+// hidden, if there are any.
 func seeAlso(b *bytes.Buffer, cmd *cobra.Command) {
 	var names []string
 	if cmd.HasParent() {

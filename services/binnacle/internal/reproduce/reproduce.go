@@ -38,7 +38,7 @@ type Checker struct {
 	Views   []view.Declaration                                       // views whose field Snapshot is set
 	Rate    int                                                      // maximum number of entries of the ledger that are read per second; 0 = 2,000
 	Pause   time.Duration                                            // interval between checks; 0 = 1 minute
-	Checked func(*snapshot.Stored, error)                            // called for each snapshot that was checked, with the reason why it is false, or nil; may be nil
+	Checked func(*snapshot.Stored, error)                            // called for each checked snapshot, with an error if the snapshot is false; may be nil
 
 	trust    trust.Registry
 	reads    *view.Selection

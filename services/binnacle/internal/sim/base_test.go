@@ -15,10 +15,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring/keyringtest"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
+	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
 // secretValue is the value of the secret secretName, which only the original tenant has.
@@ -39,7 +44,8 @@ type base struct {
 	tokens   map[string]string // tokens of the administrators, by tenant; that of contract.CellTenant is the operator's
 	dirs     map[string]string // state folders of the services that have files, by service
 	streams  []saved
-	took     time.Duration // simulated time that creating the base took
+	took     time.Duration   // simulated time that creating the base took
+	policy   *recorded.State // state of the decisions; the instances use its compiled bundles, and do not compile them again
 }
 
 type saved struct {
@@ -47,7 +53,7 @@ type saved struct {
 	subjects  []string
 	data      [][]byte
 	at        []time.Time
-	consumers []json.RawMessage
+	consumers []consumerConfig
 }
 
 // limits are the budget limits of the original tenant, which are active in every run.
@@ -222,10 +228,24 @@ func (b *base) save(w *world) {
 		}
 	}
 	b.took = time.Since(w.began)
+	keys := trust.Registry{Root: b.ring.RootKID}
+	b.policy = recorded.NewState(keys.At, w.bus.streams[bus.Blobs].open)
+	w.each(func(_ eventlog.Entry, e *contract.Event) {
+		var err error
+		if b.policy.Reads(e.Name) {
+			err = b.policy.Apply(e)
+		}
+		if k, ok := view.Key(e); ok && err == nil {
+			err = keys.Apply(k, e.Lamport)
+		}
+		if err != nil {
+			panic(err)
+		}
+	})
 }
 
-// load adds the base's streams and consumers to w's bus, and the stored events and the
-// limits to w's checker. Work in the streams counts as acknowledged.
+// load adds the base's streams and consumers to w's bus, and the stored events to w's checker. Work
+// in the streams counts as acknowledged.
 func (b *base) load(w *world) {
 	for _, x := range b.streams {
 		s, err := newStream(x.config)
@@ -236,8 +256,8 @@ func (b *base) load(w *world) {
 		for i, subject := range x.subjects {
 			s.put(subject, x.data[i], x.at[i])
 		}
-		for _, raw := range x.consumers {
-			w.bus.create(s, []byte(`{"config":`+string(raw)+`}`))
+		for _, c := range x.consumers {
+			w.bus.create(s, c)
 		}
 	}
 	for _, c := range w.bus.list {

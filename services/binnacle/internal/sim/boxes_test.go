@@ -13,9 +13,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/containertest"
 )
 
-// boxes are the containers of all effects, in one simulated containerd daemon. Half of the
-// seeds have faults of requests, and a third have restarts of the daemon. They are drawn
-// apart from the world's, since requests are made by goroutines of the instances: a fault
+// boxes are the containers of all effects, in one simulated containerd daemon. Half of the seeds
+// have faults of requests, and a third have restarts of the daemon. The faults are not drawn from
+// the world's random source, since requests are made by goroutines of the instances: a fault
 // depends on the seed, the instance, the call and the number of equal requests before it.
 type boxes struct {
 	seed   uint64

@@ -30,6 +30,8 @@ type Bus struct {
 	links   []*link
 	due     time.Time         // earliest time at which expire must be called; zero: unknown
 	ranks   map[string]string // rank of each random text in a released message, in the order of releases
+	reads   map[string]read   // requests for stored messages, by their JSON
+	ended   atomic.Uint64     // number of times that a subscription or a connection has ended
 
 	events atomic.Pointer[memlog.Log] // storage of the ledger's stream; nil before it is provisioned
 }
@@ -55,6 +57,7 @@ type stream struct {
 	subject [][]string  // tokens of each message's subject, by sequence - 1
 	at      []time.Time // time at which each message was stored, by sequence - 1
 	cons    map[string]*consumer
+	lasts   map[string]*latest // results of last, by filter
 
 	maxAge  time.Duration
 	newest  map[string]uint64 // sequence of the newest message of each subject; nil if the stream may store several messages of a subject
@@ -64,7 +67,7 @@ type stream struct {
 }
 
 func newBus() *Bus {
-	return &Bus{kick: make(chan struct{}, 1), streams: map[string]*stream{}, ranks: map[string]string{}}
+	return &Bus{kick: make(chan struct{}, 1), streams: map[string]*stream{}, ranks: map[string]string{}, reads: map[string]read{}}
 }
 
 // streamConfig holds the settings of a stream that the simulated server reads.
@@ -91,7 +94,7 @@ func newStream(raw []byte) (*stream, error) {
 		window = 2 * time.Minute
 	}
 	s := &stream{name: c.Name, config: raw, prefix: strings.TrimSuffix(c.Subjects[0], ">"), log: &memlog.Log{Window: window, Now: time.Now},
-		cons: map[string]*consumer{}, removed: map[uint64]bool{}, maxAge: c.MaxAge, refuses: c.Refuses, memory: c.Storage == "memory"}
+		cons: map[string]*consumer{}, lasts: map[string]*latest{}, removed: map[uint64]bool{}, maxAge: c.MaxAge, refuses: c.Refuses, memory: c.Storage == "memory"}
 	if c.PerSubject == 1 {
 		s.newest = map[string]uint64{}
 	}
@@ -149,6 +152,9 @@ func (b *Bus) collect() {
 		return !l.alive() && len(l.in)+len(l.arrived) == 0
 	})
 	for _, l := range b.links {
+		if len(l.arrived) == 0 {
+			continue
+		}
 		// A restarted reader drops its subscription. Whether its client had sent one
 		// more pull request depends on the order of goroutines; such a request gets no
 		// response.
@@ -207,8 +213,8 @@ func (b *Bus) ranked(s string) string {
 	return random.ReplaceAllStringFunc(s, func(text string) string { return cmp.Or(b.ranks[text], "~") })
 }
 
-// rank gives the random texts in the id of the operation's call or query the next ranks,
-// unless they have one.
+// rank gives the random text in the id of the operation's call or query the next rank,
+// unless it has one.
 func (b *Bus) rank(o *op) {
 	var id string
 	switch {
@@ -334,19 +340,35 @@ func (s *stream) publish(o *op) []byte {
 	return fmt.Appendf(nil, `{"stream":%q,"seq":%d%s}`, s.name, seq, dup)
 }
 
-// last returns the sequence of the newest message that matches filter and has not
-// expired, or 0.
+// latest is the newest message that matches a filter, among the first messages of a stream.
+type latest struct {
+	filter []string // tokens of the filter
+	among  int      // number of messages
+	seq    uint64   // sequence of the newest one that matches; 0 if none does
+}
+
+// last returns the sequence of the newest message that matches filter, was not removed and
+// has not expired, or 0.
 func (s *stream) last(filter string) uint64 {
-	f := split(filter)
-	for i := len(s.subject) - 1; i >= 0; i-- {
-		if s.expired(i) {
-			return 0
-		}
-		if !s.removed[uint64(i+1)] && match(f, s.subject[i]) {
-			return uint64(i + 1)
+	l := s.lasts[filter]
+	if l == nil {
+		l = &latest{filter: split(filter)}
+		s.lasts[filter] = l
+	}
+	for i := len(s.subject) - 1; i >= l.among; i-- {
+		if match(l.filter, s.subject[i]) {
+			l.seq = uint64(i + 1)
+			break
 		}
 	}
-	return 0
+	l.among = len(s.subject)
+	for l.seq > 0 && (s.removed[l.seq] || !match(l.filter, s.subject[l.seq-1])) {
+		l.seq--
+	}
+	if l.seq > 0 && s.expired(int(l.seq-1)) {
+		return 0
+	}
+	return l.seq
 }
 
 func (s *stream) expired(i int) bool {
@@ -399,11 +421,11 @@ func (b *Bus) call(o *op, call string, send func(message)) {
 	case "STREAM.INFO":
 		reply(s.info())
 	case "STREAM.MSG":
-		reply(s.message(o.data))
+		reply(s.message(b.parse(o.data)))
 	case "DIRECT.GET":
-		s.direct(o.data, strings.Join(t[3:], "."), send)
+		s.direct(b.parse(o.data), strings.Join(t[3:], "."), send)
 	case "CONSUMER.CREATE":
-		reply(b.create(s, o.data))
+		reply(b.create(s, readConsumer(o.data)).info())
 	default:
 		n := t[len(t)-1]
 		c := s.cons[n]
@@ -427,7 +449,7 @@ func (b *Bus) call(o *op, call string, send func(message)) {
 			reply(c.info())
 		case "CONSUMER.MSG":
 			c.pull(o)
-			b.timed()
+			b.timed(c)
 		default:
 			panic("sim: a call of the API that is not simulated: " + call)
 		}
@@ -474,19 +496,29 @@ func some(seq uint64) []uint64 {
 	return []uint64{seq}
 }
 
-func (s *stream) direct(raw []byte, subject string, send func(message)) {
-	q := read{Last: subject}
-	if len(raw) > 0 {
+// parse reads a request for stored messages. It returns the zero read for an empty one.
+func (b *Bus) parse(raw []byte) read {
+	q, ok := b.reads[string(raw)]
+	if !ok && len(raw) > 0 {
 		if err := json.Unmarshal(raw, &q); err != nil {
 			panic(err)
 		}
+		b.reads[string(raw)] = q
 	}
+	return q
+}
+
+// direct responds to a request for stored messages. If subject is not empty, it is the
+// subject of the message that is requested.
+func (s *stream) direct(q read, subject string, send func(message)) {
+	q.Last = cmp.Or(q.Last, subject)
 	n := 0
 	for _, seq := range s.find(q) {
 		if en := s.get(seq); en != nil {
 			n++
-			send(message{header: []string{"Nats-Stream", s.name, "Nats-Subject", en.Subject, "Nats-Sequence", strconv.FormatUint(seq, 10),
-				"Nats-Time-Stamp", s.at[seq-1].UTC().Format(time.RFC3339Nano)}, data: en.Data, what: fmt.Sprintf("read #%d", seq)})
+			n := strconv.FormatUint(seq, 10)
+			send(message{header: []string{"Nats-Stream", s.name, "Nats-Subject", en.Subject, "Nats-Sequence", n,
+				"Nats-Time-Stamp", s.at[seq-1].UTC().Format(time.RFC3339Nano)}, data: en.Data, what: "read #" + n})
 		}
 	}
 	switch {
@@ -497,11 +529,7 @@ func (s *stream) direct(raw []byte, subject string, send func(message)) {
 	}
 }
 
-func (s *stream) message(raw []byte) []byte {
-	var q read
-	if err := json.Unmarshal(raw, &q); err != nil {
-		panic(err)
-	}
+func (s *stream) message(q read) []byte {
 	for _, seq := range s.find(q) {
 		if en := s.get(seq); en != nil {
 			doc, _ := json.Marshal(map[string]any{"message": map[string]any{"subject": en.Subject, "seq": seq, "data": en.Data, "time": s.at[seq-1].UTC()}})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -222,15 +223,15 @@ func (c *checker) open() (ids []string) {
 }
 
 // TestDeclaredViews checks that replay compares every view that package services lists,
-// except the views of the llm-router, which is not simulated, and of the key registry.
+// except those of services that are not simulated and those of the key registry.
 func TestDeclaredViews(t *testing.T) {
 	have := map[string]bool{}
 	for _, d := range declared() {
 		have[d.Name] = true
 	}
 	for _, s := range services.Programs() {
-		if s.Name == services.LLMRouter { // not simulated
-			continue
+		if slices.Contains([]string{services.LLMRouter, services.Work, services.MCPRouter, services.SessionRunner}, s.Name) {
+			continue // not simulated
 		}
 		for _, v := range s.Views {
 			if !have[v.Name] {

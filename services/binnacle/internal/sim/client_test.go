@@ -113,12 +113,13 @@ type received struct{ id, status string }
 // packs is the path of the calls of tools, without the tool's name.
 const packs = "/api/v1/packs/"
 
-// draw chooses the calls of a run at random: at least ten, of up to four kinds, in at
-// most three sessions of each tenant.
+// draw chooses the calls of a run at random: those that govern tenants, and at least six of tools,
+// with up to five names, one of which is unknown, in at most three sessions of each tenant;
+// together at least ten.
 func (w *world) draw(r *rand.Rand) {
 	begins := w.drawTenants(r, time.Now())
 	keys := map[string]int{} // number of Idempotency-Keys, by tenant; so the tenants use the same ones
-	for range 10 + r.IntN(5) {
+	for range max(6, 10-w.proposals()) + r.IntN(3) {
 		i, tenant := len(w.calls), w.someTenant(r)
 		c := &call{n: i, at: begins[tenant].Add(time.Duration(r.IntN(6000)) * time.Millisecond)}
 		tool := "once"
@@ -160,6 +161,16 @@ func (w *world) draw(r *rand.Rand) {
 			w.calls = append(w.calls, twin)
 		}
 	}
+}
+
+// proposals returns the number of calls without the requests that only read.
+func (w *world) proposals() (n int) {
+	for _, c := range w.calls {
+		if c.method == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // launch starts the clients of the calls that are due.

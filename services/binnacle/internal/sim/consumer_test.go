@@ -16,7 +16,7 @@ import (
 type consumer struct {
 	stream  *stream
 	name    string
-	config  json.RawMessage
+	config  consumerConfig
 	filters [][]string
 	work    bool
 	ackWait time.Duration
@@ -28,6 +28,12 @@ type consumer struct {
 	waiting []*pull
 	open    map[uint64]*delivery // work delivered and not acknowledged, by sequence
 	recent  []uint64             // sequences of the messages acknowledged last; these acknowledgements may be lost if the server dies
+
+	bus   *Bus
+	stale bool      // whether requests in waiting may be over although no subscription has ended
+	ended uint64    // Bus.ended when the requests that are over were last removed from waiting
+	timed bool      // whether due is unknown
+	due   time.Time // earliest time at which a request expires or needs a heartbeat, or work becomes due; zero: none
 }
 
 // pull is a request for messages.
@@ -55,10 +61,12 @@ type consumerConfig struct {
 	Filter  string        `json:"filter_subject"`
 	Filters []string      `json:"filter_subjects"`
 	From    uint64        `json:"opt_start_seq"`
+
+	raw json.RawMessage // configuration as it was requested
 }
 
-// create creates a consumer, unless it exists, and returns the server's response.
-func (b *Bus) create(s *stream, raw []byte) []byte {
+// readConsumer reads the configuration of a consumer in a request that creates it.
+func readConsumer(raw []byte) consumerConfig {
 	var q struct {
 		Config json.RawMessage `json:"config"`
 	}
@@ -69,13 +77,19 @@ func (b *Bus) create(s *stream, raw []byte) []byte {
 	if err := json.Unmarshal(q.Config, &c); err != nil {
 		panic(err)
 	}
+	c.raw = q.Config
+	if c.Filter != "" {
+		c.Filters = append(c.Filters, c.Filter)
+	}
+	return c
+}
+
+// create creates a consumer, unless it exists, and returns the consumer of that name.
+func (b *Bus) create(s *stream, c consumerConfig) *consumer {
 	name := cmp.Or(c.Durable, c.Name)
 	have := s.cons[name]
 	if have == nil {
-		have = &consumer{stream: s, name: name, config: q.Config, work: c.Ack == "explicit", ackWait: c.AckWait, open: map[uint64]*delivery{}}
-		if c.Filter != "" {
-			c.Filters = append(c.Filters, c.Filter)
-		}
+		have = &consumer{bus: b, stream: s, name: name, config: c, work: c.Ack == "explicit", ackWait: c.AckWait, open: map[uint64]*delivery{}}
 		for _, f := range c.Filters {
 			have.filters = append(have.filters, split(f))
 		}
@@ -86,7 +100,7 @@ func (b *Bus) create(s *stream, raw []byte) []byte {
 		at, _ := slices.BinarySearchFunc(b.list, name, func(c *consumer, name string) int { return cmp.Compare(c.name, name) })
 		b.list = slices.Insert(b.list, at, have)
 	}
-	return have.info()
+	return have
 }
 
 // match appends to c.matched the sequences of the messages that were stored since the
@@ -108,7 +122,7 @@ func (c *consumer) info() []byte {
 		delivered = c.matched[c.next-1]
 	}
 	return fmt.Appendf(nil, `{"type":"io.nats.jetstream.api.v1.consumer_info_response","stream_name":%q,"name":%q,"created":"2000-01-01T00:00:00Z","config":%s,"delivered":{"consumer_seq":%d,"stream_seq":%d},"ack_floor":{"consumer_seq":0,"stream_seq":0},"num_ack_pending":%d,"num_redelivered":0,"num_waiting":%d,"num_pending":%d}`,
-		c.stream.name, c.name, c.config, c.dseq, delivered, len(c.open), len(c.waiting), n)
+		c.stream.name, c.name, c.config.raw, c.dseq, delivered, len(c.open), len(c.waiting), n)
 }
 
 // reset sets the position of a reader: its next message is the first match at or after
@@ -136,7 +150,7 @@ func (c *consumer) pull(o *op) {
 		p.expires = now.Add(q.Expires)
 	}
 	if !q.NoWait {
-		c.waiting = append(c.waiting, p)
+		c.waiting, c.stale = append(c.waiting, p), true
 		return
 	}
 	for p.batch > 0 && c.pending() > 0 {
@@ -161,7 +175,9 @@ func (c *consumer) send(p *pull, seq uint64, times int) {
 		return
 	}
 	c.dseq++
-	p.batch--
+	if p.batch--; p.batch == 0 {
+		c.stale = true
+	}
 	p.beaten = time.Now()
 	reader := ""
 	if !c.work {
@@ -188,13 +204,27 @@ func (c *consumer) available() (seq uint64, again bool) {
 	return seq, again
 }
 
+// idle reports whether every message that the consumer matches was delivered and
+// acknowledged. It is faster than available.
+func (c *consumer) idle() bool {
+	return c.next == len(c.matched) && len(c.open) == 0 && c.scanned == uint64(len(c.stream.subject))
+}
+
 // ready reports whether both a message and a pull request for it are available.
 func (c *consumer) ready() bool {
 	if seq, _ := c.available(); seq == 0 {
 		return false
 	}
-	c.waiting = slices.DeleteFunc(c.waiting, (*pull).over)
+	c.prune()
 	return len(c.waiting) > 0
+}
+
+// prune removes the pull requests that are over.
+func (c *consumer) prune() {
+	if n := c.bus.ended.Load(); c.stale || n != c.ended {
+		c.waiting = slices.DeleteFunc(c.waiting, (*pull).over)
+		c.stale, c.ended = false, n
+	}
 }
 
 // over reports whether a pull request has received all its messages, or its client no
@@ -244,8 +274,8 @@ func (b *Bus) acked(o *op) {
 	if s == nil || s.cons[t[3]] == nil {
 		return
 	}
-	b.timed()
 	c := s.cons[t[3]]
+	b.timed(c)
 	seq, _ := strconv.ParseUint(t[5], 10, 64)
 	d := c.open[seq]
 	if d == nil {
@@ -269,41 +299,19 @@ func (b *Bus) acked(o *op) {
 	}
 }
 
-// timed marks the time at which expire must be called as unknown, so that the scheduler
-// calls it at its next step.
-func (b *Bus) timed() { b.due = time.Time{} }
+// timed marks the time at which something of c is due as unknown, so that the scheduler
+// calls expire at its next step.
+func (b *Bus) timed(c *consumer) { b.due, c.timed = time.Time{}, true }
 
 // expire ends expired pull requests and sends heartbeats for waiting ones. It returns
 // the next time at which something is due, or the zero time if nothing is.
 func (b *Bus) expire(now time.Time) (next time.Time) {
-	soon := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
+	ended := b.ended.Load()
 	for _, c := range b.list {
-		c.waiting = slices.DeleteFunc(slices.DeleteFunc(c.waiting, (*pull).over), func(p *pull) bool {
-			if p.expires.IsZero() || now.Before(p.expires) {
-				return false
-			}
-			p.link.out = append(p.link.out, message{to: p.inbox, status: "408 Request Timeout", header: []string{"Nats-Pending-Messages", strconv.Itoa(p.batch), "Nats-Pending-Bytes", "0"}, what: "expired " + c.name})
-			return true
-		})
-		for _, p := range c.waiting {
-			if p.beat > 0 && !now.Before(p.beaten.Add(p.beat)) {
-				p.beaten = now
-				p.link.out = append(p.link.out, message{to: p.inbox, status: "100 Idle Heartbeat", what: "beat " + c.name})
-			}
-			soon(p.expires)
-			if p.beat > 0 {
-				soon(p.beaten.Add(p.beat))
-			}
+		if c.timed || c.ended != ended || !c.due.IsZero() && !now.Before(c.due) {
+			c.expire(now)
 		}
-		for _, d := range c.open {
-			if d.due.After(now) {
-				soon(d.due)
-			}
-		}
+		next = sooner(next, c.due)
 	}
 	if b.due = next; next.IsZero() {
 		b.due = now.Add(time.Hour)
@@ -311,12 +319,49 @@ func (b *Bus) expire(now time.Time) (next time.Time) {
 	return next
 }
 
+// sooner returns the earlier one of two times. A zero time is later than every other one.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// expire ends the expired pull requests of the consumer, sends heartbeats for waiting ones, and
+// sets c.due.
+func (c *consumer) expire(now time.Time) {
+	c.prune()
+	c.timed, c.due = false, time.Time{}
+	c.waiting = slices.DeleteFunc(c.waiting, func(p *pull) bool {
+		if p.expires.IsZero() || now.Before(p.expires) {
+			return false
+		}
+		p.link.out = append(p.link.out, message{to: p.inbox, status: "408 Request Timeout", header: []string{"Nats-Pending-Messages", strconv.Itoa(p.batch), "Nats-Pending-Bytes", "0"}, what: "expired " + c.name})
+		return true
+	})
+	for _, p := range c.waiting {
+		if p.beat > 0 && !now.Before(p.beaten.Add(p.beat)) {
+			p.beaten = now
+			p.link.out = append(p.link.out, message{to: p.inbox, status: "100 Idle Heartbeat", what: "beat " + c.name})
+		}
+		c.due = sooner(c.due, p.expires)
+		if p.beat > 0 {
+			c.due = sooner(c.due, p.beaten.Add(p.beat))
+		}
+	}
+	for _, d := range c.open {
+		if d.due.After(now) {
+			c.due = sooner(c.due, d.due)
+		}
+	}
+}
+
 // fail simulates the death of the server. Connections end. Memory streams, the readers'
 // consumers, the delivery counts of work, and the newest acknowledgements of each work
 // consumer are lost. forget returns how many of n acknowledgements are lost. If positions
 // is true, all work consumers are lost, too.
 func (b *Bus) fail(positions bool, forget func(n int) int) {
-	b.timed()
+	b.due = time.Time{}
 	for _, l := range b.links {
 		l.cut("")
 		l.arrived, l.in, l.out = nil, nil, nil
@@ -331,7 +376,7 @@ func (b *Bus) fail(positions bool, forget func(n int) int) {
 			delete(c.stream.cons, c.name)
 			return true
 		}
-		c.waiting = nil
+		c.waiting, c.timed = nil, true
 		for _, seq := range c.recent[len(c.recent)-forget(len(c.recent)):] {
 			c.open[seq] = &delivery{}
 		}

@@ -45,7 +45,7 @@ func (w *world) socket(path string) (net.Listener, error) {
 // it must deny. It returns an error if the call gets no proxy. The proxy may end at any
 // time.
 func (r *runner) flow(ctx context.Context, work *execute.Work) error {
-	o, err := egress.Open(ctx, r.env.Emit, r.env.Box, r.env.Instance, work.Event)
+	o, err := egress.Open(ctx, r.env.Emit, r.env.Transport, r.env.Instance, work.Event)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,8 @@ func (c *checker) egress(f *fate, e *contract.Event) error {
 		if f.kind != egressKind {
 			return fmt.Errorf("call %s of kind %s has a proxy", e.CallID, f.kind)
 		}
-		// An instance that is killed before its event arrives is swept before that, too.
+		// If an instance is killed, a sweep may record the end of its proxy before the event of the
+		// opening arrives.
 		_, early := c.ids[contract.IDEgressFact+e.ID]
 		c.proxies[e.ID] = &opening{call: e.CallID, request: e.Cause, closed: early}
 	case events.FlowEndedName, events.FlowDeniedName:

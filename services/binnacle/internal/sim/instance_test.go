@@ -79,15 +79,34 @@ func (w *world) start(kind string, n, gen int, was *instance) *instance {
 func (w *world) copied(dir string) string {
 	to, err := os.MkdirTemp(w.base.scratch, "")
 	if err == nil {
-		err = os.CopyFS(to, os.DirFS(dir))
-	}
-	if err == nil {
-		err = private(to)
+		err = copyDir(to, dir)
 	}
 	if err != nil {
 		panic(err)
 	}
 	return to
+}
+
+// copyDir copies the content of the folder from to the folder to, with the modes that
+// services require of their folders and files.
+func copyDir(to, from string) error {
+	entries, err := os.ReadDir(from)
+	for _, e := range entries {
+		src, dst := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
+		var raw []byte
+		switch {
+		case err != nil:
+		case e.IsDir():
+			if err = os.Mkdir(dst, 0o700); err == nil {
+				err = copyDir(dst, src)
+			}
+		default:
+			if raw, err = os.ReadFile(src); err == nil {
+				err = os.WriteFile(dst, raw, 0o600)
+			}
+		}
+	}
+	return err
 }
 
 // private sets the modes that services require of their folders and files.

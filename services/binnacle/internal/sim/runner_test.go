@@ -16,9 +16,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/containertest"
 )
 
-// runner replaces the session-runner. It has the same declaration, and uses pkg/execute
-// and the containers of the session-runner as the session-runner does. Its effects are only
-// recorded by the world.
+// runner replaces the session-runner. It has the same declaration, and uses pkg/execute and the
+// containers of the session-runner as the session-runner does. Its effects run no program: the
+// world records them.
 type runner struct {
 	in         *instance
 	env        *run.Env
@@ -52,7 +52,7 @@ func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {
 	defer r.containers.Close()
 	r.env = env
 	x := execute.New(env, 16, tools, r.handle)
-	x.Secrets = secret.FromBroker(env.Emit, env.Box, env.Instance)
+	x.Secrets = secret.FromBroker(env.Emit, env.Transport, env.Instance)
 	x.ReRunable = func(kind string) bool { return kind == "tool.again" }
 	ready()
 	return x.Run(ctx)

@@ -31,10 +31,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
 )
 
-// settled checks the invariants of a mesh without pending work: the outcomes that
-// clients received are on the ledger, a checkpoint covers the ledger, the instances agree
-// about the tenants, no tenant receives data of another, the exported ledger verifies, and
-// replay produces the same views and decisions.
+// settled checks the invariants of a mesh without pending work: the outcomes that clients
+// received are on the ledger, a checkpoint covers the ledger, the instances agree about the
+// tenants, no proxy is open, nothing is left in containerd, no tenant receives data of
+// another, the exported ledger verifies, and replay produces the same views and decisions.
 func (w *world) settled() {
 	w.receivedOutcomes()
 	size := w.bus.ledger().Size()
@@ -353,11 +353,15 @@ func (w *world) redecide(st *recorded.State, e *contract.Event, args map[string]
 
 // open returns the bytes of a content, or an error if c is nil.
 func (w *world) open(tenant string, c *contract.Content) ([]byte, error) {
+	return w.bus.streams[bus.Blobs].open(tenant, c)
+}
+
+// open does what world.open does, where s is the stream of contents.
+func (s *stream) open(tenant string, c *contract.Content) ([]byte, error) {
 	if c == nil {
 		return nil, fmt.Errorf("the call was never proposed")
 	}
 	var object []byte
-	s := w.bus.streams[bus.Blobs]
 	for n := 0; c.Store == contract.StoreObject; n++ {
 		en := s.get(s.last(fmt.Sprintf("blob.%s.payloads.%s.%d", tenant, strings.TrimPrefix(c.Commitment, "sha256:"), n)))
 		if en == nil {

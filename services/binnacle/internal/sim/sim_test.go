@@ -2,6 +2,7 @@
 package sim
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -24,9 +25,14 @@ func TestMain(m *testing.M) {
 	}
 	slog.SetDefault(slog.New(h))
 	debug.SetGCPercent(-1) // schedule runs the garbage collector instead
-	debug.SetMemoryLimit(1 << 30)
+	debug.SetMemoryLimit(2 << 30)
 	os.Exit(m.Run())
 }
+
+// ballast makes the heap so large that the runtime does not return the memory of a schedule to
+// the operating system, from which the next schedule would have to get it again page by
+// page. The pages of ballast itself are never used.
+var ballast = make([]byte, 1<<29)
 
 // result describes one schedule that was run, or several together.
 type result struct {
@@ -56,13 +62,14 @@ func schedule(t *testing.T, all *bases, seed uint64, keep bool) (res result) {
 	// must not be used in another. Two garbage collections empty the pool.
 	runtime.GC()
 	runtime.GC()
+	runtime.KeepAlive(ballast)
 	synctest.Test(t, func(*testing.T) {
 		time.Sleep(time.Minute) // so that runs start at a time after the base was made
 		w := newWorld(seed, s, b, keep)
 		b.load(w)
 		w.play()
 		w.stop()
-		res = result{Seed: seed, Digest: w.digest(), Bad: w.bad, Lines: w.lines, Steps: w.steps, Events: w.events.seen, Calls: len(w.calls), Crashes: w.crashes, Restarts: w.restarts,
+		res = result{Seed: seed, Digest: w.digest(), Bad: w.bad, Lines: w.lines, Steps: w.steps, Events: w.events.seen, Calls: w.proposals(), Crashes: w.crashes, Restarts: w.restarts,
 			Statuses: map[string]int{}}
 		for _, f := range w.events.calls {
 			if slices.Contains(created, f.tenant) {
@@ -71,6 +78,9 @@ func schedule(t *testing.T, all *bases, seed uint64, keep bool) (res result) {
 			res.Statuses[f.status]++
 		}
 	})
+	if res.Calls < 10 || res.Crashes < 1 {
+		res.Bad = append(res.Bad, fmt.Sprintf("%d calls and %d crashes; a schedule has at least ten calls and one crash", res.Calls, res.Crashes))
+	}
 	return res
 }
 

@@ -82,9 +82,10 @@ func (w *world) openCell() {
 // millis returns a random duration below n milliseconds.
 func millis(r *rand.Rand, n int) time.Duration { return time.Duration(r.IntN(n)) * time.Millisecond }
 
-// drawTenants chooses at random when the cell is opened, the calls that create tenants and
-// change them, and two requests that read. It returns, by tenant of the run, the time from
-// which calls of the tenant are made.
+// drawTenants chooses at random when the cell of a ledger of an earlier release is opened, the
+// calls that create tenants and change them and, in a run that creates tenants, two requests
+// that read. It returns, by tenant of the run, the time from which calls of the tenant are
+// made.
 func (w *world) drawTenants(r *rand.Rand, now time.Time) (begins map[string]time.Time) {
 	begins = map[string]time.Time{original: now}
 	if w.scene.older {
@@ -182,9 +183,9 @@ func (w *world) halts(in *instance, tenant string) bool {
 // standing is the recorded state of a tenant.
 type standing struct{ suspended bool }
 
-// cell applies an event about the cell and its tenants. It returns an error if the event
-// cannot take effect, for example because its tenant exists already, or if the event is
-// in the wrong tenant.
+// cell applies an event about the cell and its tenants. It returns an error if the event cannot
+// take effect, for example because its tenant exists already, or if an event about a tenant is
+// not in the cell's tenant.
 func (c *checker) cell(e *contract.Event) error {
 	switch {
 	case e.Service() == "provision" && e.Name == contract.EventCellOpened:

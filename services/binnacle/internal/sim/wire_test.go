@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -23,9 +22,9 @@ type link struct {
 
 	mu   sync.Mutex
 	cond *sync.Cond
-	down bool   // whether the connection is closed; the client can then read only the bytes in read
-	read []byte // bytes that the client can read
-	buf  []byte // bytes from the client that are not parsed yet
+	down bool         // whether the connection is closed; the client can then read only the bytes in read
+	read bytes.Buffer // bytes that the client can read
+	buf  bytes.Buffer // bytes from the client that are not parsed yet
 	subs []subscription
 
 	// The lock of the bus guards the following fields.
@@ -67,7 +66,8 @@ var errDown = errors.New("sim: the connection is down")
 const infoLine = `INFO {"server_id":"SIM","server_name":"sim","version":"2.15.3","proto":1,"go":"go","host":"sim","port":4222,"headers":true,"max_payload":33554432,"jetstream":true,"auth_required":true,"nonce":"c2ltdWxhdGVkLW5vbmNl","client_id":1}` + "\r\n"
 
 func newLink(b *Bus, name string) *link {
-	l := &link{bus: b, name: name, read: []byte(infoLine)}
+	l := &link{bus: b, name: name}
+	l.read.WriteString(infoLine)
 	l.cond = sync.NewCond(&l.mu)
 	return l
 }
@@ -76,15 +76,10 @@ func newLink(b *Bus, name string) *link {
 func (l *link) Read(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.read) == 0 && !l.down {
+	for l.read.Len() == 0 && !l.down {
 		l.cond.Wait()
 	}
-	if len(l.read) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, l.read)
-	l.read = l.read[n:]
-	return n, nil
+	return l.read.Read(p)
 }
 
 // Write implements net.Conn.
@@ -94,7 +89,7 @@ func (l *link) Write(p []byte) (int, error) {
 		l.mu.Unlock()
 		return 0, errDown
 	}
-	l.buf = append(l.buf, p...)
+	l.buf.Write(p)
 	ops, err := l.parse()
 	l.mu.Unlock()
 	if err != nil {
@@ -137,8 +132,9 @@ func (l *link) cut(last string) {
 	if l.down {
 		return
 	}
-	l.read = append(l.read, last...)
+	l.read.WriteString(last)
 	l.down = true
+	l.bus.ended.Add(1)
 	l.cond.Broadcast()
 }
 
@@ -153,19 +149,19 @@ func (l *link) alive() bool {
 // invalid. The caller holds the lock.
 func (l *link) parse() (ops []*op, err error) {
 	for {
-		end := bytes.Index(l.buf, []byte("\r\n"))
-		if end < 0 {
+		line, rest, ok := bytes.Cut(l.buf.Bytes(), []byte("\r\n"))
+		if !ok {
 			return ops, nil
 		}
-		f := strings.Fields(string(l.buf[:end]))
+		size := len(line) + len("\r\n")
+		f := strings.Fields(string(line))
 		if len(f) == 0 {
 			return nil, errors.New("sim: empty protocol line")
 		}
-		rest := l.buf[end+2:]
 		switch verb, args := strings.ToUpper(f[0]), f[1:]; verb {
 		case "CONNECT", "PONG":
 		case "PING":
-			l.read = append(l.read, "PONG\r\n"...)
+			l.read.WriteString("PONG\r\n")
 			l.cond.Broadcast()
 		case "SUB":
 			l.subs = append(l.subs, subscription{sid: args[len(args)-1], subject: args[0]})
@@ -180,11 +176,11 @@ func (l *link) parse() (ops []*op, err error) {
 				return ops, nil // the message has not arrived completely
 			}
 			ops = append(ops, o)
-			rest = rest[n:]
+			size += n
 		default:
 			return nil, fmt.Errorf("sim: unknown protocol verb %q", verb)
 		}
-		l.buf = rest
+		l.buf.Next(size)
 	}
 }
 
@@ -198,6 +194,7 @@ func (l *link) unsub(args []string) {
 		return
 	}
 	l.subs = slices.Delete(l.subs, i, i+1)
+	l.bus.ended.Add(1)
 }
 
 // published returns the message whose protocol line has this verb and these arguments
@@ -225,7 +222,7 @@ func published(l *link, verb string, args []string, rest []byte) (*op, int, erro
 			return nil, 0, err
 		}
 		o.header = map[string]string{}
-		for _, line := range strings.Split(string(rest[:head]), "\r\n")[1:] {
+		for line := range strings.SplitSeq(string(rest[:head]), "\r\n") {
 			if k, v, ok := strings.Cut(line, ":"); ok {
 				o.header[k] = strings.TrimSpace(v)
 			}
@@ -267,10 +264,11 @@ func (l *link) write(m *message) {
 		if !s.takes(m.to) {
 			continue
 		}
-		l.read = m.append(l.read, s.sid)
+		m.writeTo(&l.read, s.sid)
 		if s.left > 0 {
 			if s.left--; s.left == 0 {
 				l.subs = slices.Delete(l.subs, i, i+1)
+				l.bus.ended.Add(1)
 				i--
 			}
 		}
@@ -278,26 +276,31 @@ func (l *link) write(m *message) {
 	l.cond.Broadcast()
 }
 
-func (m *message) append(b []byte, sid string) []byte {
-	subject, reply := cmp.Or(m.subject, m.to), ""
-	if m.reply != "" {
-		reply = m.reply + " "
-	}
-	if m.status == "" && len(m.header) == 0 {
-		b = fmt.Appendf(b, "MSG %s %s %s%d\r\n", subject, sid, reply, len(m.data))
-	} else {
-		head := "NATS/1.0"
+// writeTo writes the message to b, as the server delivers it to the subscription sid.
+func (m *message) writeTo(b *bytes.Buffer, sid string) {
+	verb, head := "MSG ", ""
+	if m.status != "" || len(m.header) > 0 {
+		verb, head = "HMSG ", "NATS/1.0"
 		if m.status != "" {
 			head += " " + m.status
 		}
-		head += "\r\n"
 		for i := 0; i < len(m.header); i += 2 {
-			head += m.header[i] + ": " + m.header[i+1] + "\r\n"
+			head += "\r\n" + m.header[i] + ": " + m.header[i+1]
 		}
-		head += "\r\n"
-		b = fmt.Appendf(b, "HMSG %s %s %s%d %d\r\n%s", subject, sid, reply, len(head), len(head)+len(m.data), head)
+		head += "\r\n\r\n"
 	}
-	return append(append(b, m.data...), "\r\n"...)
+	b.Grow(len(m.data) + len(head) + len(m.to) + len(m.subject) + len(m.reply) + 64)
+	p := append(append(b.AvailableBuffer(), verb...), cmp.Or(m.subject, m.to)...)
+	p = append(append(p, ' '), sid...)
+	if m.reply != "" {
+		p = append(append(p, ' '), m.reply...)
+	}
+	if head != "" {
+		p = strconv.AppendInt(append(p, ' '), int64(len(head)), 10)
+	}
+	p = strconv.AppendInt(append(p, ' '), int64(len(head)+len(m.data)), 10)
+	p = append(append(append(p, "\r\n"...), head...), m.data...)
+	b.Write(append(p, "\r\n"...))
 }
 
 func split(subject string) []string { return strings.Split(subject, ".") }

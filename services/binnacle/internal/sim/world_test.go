@@ -3,7 +3,6 @@ package sim
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"hash"
 	"math/rand/v2"
@@ -40,9 +39,11 @@ type world struct {
 	calmed    time.Time         // when faults were last disabled; zero if they never were
 	booting   bool              // whether everything is released at once, without faults
 	slots     map[string]string // name of the last instance that acquired or renewed a slot, by the slot's subject
+	acts      []action          // memory for the result of actions
 	tampered  map[string]bool   // digests of the descriptions of snapshots that tamper stored
 	hash      hash.Hash
 	lines     []string // lines of the transcript, if it is kept
+	line      []byte   // memory for one line
 	keep      bool
 
 	mu      sync.Mutex
@@ -105,11 +106,13 @@ func newWorld(seed uint64, s scene, b *base, keep bool) *world {
 
 // note adds a line to the transcript.
 func (w *world) note(format string, args ...any) {
-	line := fmt.Sprintf("%9.3f %5d ", time.Since(w.began).Seconds(), w.steps) + fmt.Sprintf(format, args...)
-	w.hash.Write([]byte(line + "\n"))
+	line := fmt.Appendf(w.line[:0], "%9.3f %5d ", time.Since(w.began).Seconds(), w.steps)
+	line = fmt.Appendf(line, format, args...)
 	if w.keep {
-		w.lines = append(w.lines, line)
+		w.lines = append(w.lines, string(line))
 	}
+	w.line = append(line, '\n')
+	w.hash.Write(w.line)
 }
 
 // show adds a line with random content to the output. The comparison of transcripts
@@ -226,7 +229,7 @@ func (w *world) burst() {
 	for _, c := range w.bus.list {
 		for len(c.waiting) > 0 && c.ready() {
 			c.deliver(0, 1<<20)
-			w.bus.timed()
+			w.bus.timed(c)
 		}
 	}
 	for _, l := range w.bus.links {
@@ -253,8 +256,10 @@ func (w *world) rest(d time.Duration) {
 
 func (w *world) sleep(d time.Duration) { time.Sleep(d) }
 
+// actions returns what can be released. The result is valid until the next call. If a
+// connection is frozen that thaws before next, actions sets next to that time.
 func (w *world) actions(now time.Time, next *time.Time) []action {
-	var acts []action
+	acts := w.acts[:0]
 	for _, l := range w.bus.links {
 		if now.Before(l.frozen) {
 			if next.IsZero() || l.frozen.Before(*next) {
@@ -270,10 +275,11 @@ func (w *world) actions(now time.Time, next *time.Time) []action {
 		}
 	}
 	for _, c := range w.bus.list {
-		if len(c.waiting) > 0 && c.ready() {
+		if len(c.waiting) > 0 && !c.idle() && c.ready() {
 			acts = append(acts, action{cons: c})
 		}
 	}
+	w.acts = acts
 	return acts
 }
 
@@ -287,7 +293,7 @@ func (w *world) act(a action, now time.Time) {
 			n = 1
 		}
 		w.note("deliver %s", a.cons.deliver(w.rng.IntN(8), n))
-		w.bus.timed()
+		w.bus.timed(a.cons)
 		w.repeat(a.cons, now)
 	case a.out:
 		for more := true; more; { // messages that an ordered reader receives together are usually one release
@@ -375,11 +381,7 @@ func (w *world) run(o *op) {
 func (w *world) lost(o *op) bool {
 	subject, read := o.subject, false
 	if call, ok := o.api(); ok && call == "DIRECT.GET."+bus.Slots {
-		var q struct {
-			Last string `json:"last_by_subj"`
-		}
-		_ = json.Unmarshal(o.data, &q) // empty if it is not a request for the last message
-		subject, read = q.Last, true
+		subject, read = w.bus.parse(o.data).Last, true // empty if it is not a request for the last message
 	}
 	if !strings.HasPrefix(subject, "slot.") {
 		return false

@@ -95,8 +95,9 @@ func embedded(a netip.Addr) []netip.Addr {
 	case a.Is4In6(), translated.Contains(a), compatible.Contains(a):
 		return []netip.Addr{at(12)}
 	case local64.Contains(a):
-		// The operator of the translator chooses the prefix length: 48, 56, 64 or 96
-		// (RFC 6052, section 2.2). Unused bytes are zero.
+		// The operator of the translator chooses the prefix length: 48, 56, 64 or 96 (RFC 6052,
+		// section 2.2). Unused bytes are zero, so an address that begins with 0 is that of
+		// another length.
 		all := []netip.Addr{netip.AddrFrom4([4]byte{b[6], b[7], b[9], b[10]}), netip.AddrFrom4([4]byte{b[7], b[9], b[10], b[11]}), at(9), at(12)}
 		return slices.DeleteFunc(all, func(x netip.Addr) bool { return x.As4()[0] == 0 })
 	case sixToFour.Contains(a):

@@ -236,7 +236,7 @@ func TestRebinding(t *testing.T) {
 		t.Fatalf("%s %q", res.Status, body)
 	}
 	r.transport.CloseIdleConnections()
-	if res, _ := get(t, c, url); res.StatusCode != 403 || r.last(t, 2).Reason != AddressBlocked || len(dialled) != 1 {
+	if res, _ := get(t, c, url); res.StatusCode != 403 || r.last(t, 2).Reason != netrule.AddressBlocked || len(dialled) != 1 {
 		t.Fatalf("%s %+v, dialled %v", res.Status, r.last(t, 2), dialled)
 	}
 	for name, answers := range map[string][]netip.Addr{"both": {good, bad}, "mapped": {netip.MustParseAddr("::ffff:127.0.0.2")}, "link-local": {netip.MustParseAddr("169.254.169.254")},
@@ -247,7 +247,7 @@ func TestRebinding(t *testing.T) {
 			}
 			return nil
 		}))
-		if res, _ := get(t, r.client(t), url); res.StatusCode != 403 || r.last(t, 1).Reason != AddressBlocked || len(dialled) != 0 {
+		if res, _ := get(t, r.client(t), url); res.StatusCode != 403 || r.last(t, 1).Reason != netrule.AddressBlocked || len(dialled) != 0 {
 			t.Fatalf("%s: %s %+v, dialled %v", name, res.Status, r.last(t, 1), dialled)
 		}
 	}
@@ -268,7 +268,7 @@ func TestRedirect(t *testing.T) {
 	for _, d := range []struct {
 		rules  []netrule.Rule
 		reason netrule.Reason
-	}{{[]netrule.Rule{first}, netrule.HostDenied}, {[]netrule.Rule{first, {Host: "169.254.169.254", Mode: netrule.HTTP}}, AddressBlocked}} {
+	}{{[]netrule.Rule{first}, netrule.HostDenied}, {[]netrule.Rule{first, {Host: "169.254.169.254", Mode: netrule.HTTP}}, netrule.AddressBlocked}} {
 		r := start(t, Config{Addresses: address.Policy{Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16")}}, Rules: d.rules})
 		c := r.client(t)
 		c.CheckRedirect = nil // follow

@@ -105,9 +105,9 @@ func inProcess(t *testing.T, c benchConfig) *http.Client {
 	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: at.Addr}), TLSClientConfig: &tls.Config{RootCAs: roots}}}
 }
 
-// TestBench measures what the proxy adds to a request, and its throughput, beside nginx as
-// a bare reverse proxy to the same servers, in interleaved rounds. Each proxy runs in a
-// process of its own, the client and the servers in this one.
+// TestBench measures the median time of a request and the throughput, in interleaved rounds:
+// directly to the servers, through nginx as a bare reverse proxy, and through the proxy. Each
+// proxy runs in a process of its own, the client and the servers in this one.
 func TestBench(t *testing.T) {
 	const rounds, requests, size = 5, 2000, 64 << 20
 	chunk := make([]byte, 64<<10)

@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
-// clientConn is an HTTP/1 connection of the client, or the connection below TLS. The
-// server reads only bytes that framing accepts. Other bytes make reads fail, and the server
-// ends the connection, with status 400 if they are in its first request.
+// clientConn is an HTTP/1 connection of the client, or the connection below TLS. The server
+// reads only bytes that framing accepts. Other bytes make reads fail, and the server ends the
+// connection, with status 400 if they are in the head of its first request.
 type clientConn struct {
 	net.Conn
 	p      *Proxy
@@ -26,8 +26,8 @@ type clientConn struct {
 	served  bool // a head was accepted
 }
 
-// readSize is the maximum number of bytes of one read of what framing must check, such as
-// a head or the size of a chunk.
+// readSize is the maximum number of bytes of one read in a state in which framing must check them,
+// as in a head or in the size line of a chunk.
 const readSize = 4 << 10
 
 // Read implements net.Conn. It is not for concurrent use.

@@ -55,7 +55,7 @@ func (p *Proxy) dialChecked(ctx context.Context, hostPort string, check func(net
 	}
 	for _, a := range addrs {
 		if err := check(a); err != nil {
-			return nil, &failure{AddressBlocked, err}
+			return nil, &failure{netrule.AddressBlocked, err}
 		}
 	}
 	var errs []error

@@ -12,7 +12,8 @@ import (
 )
 
 // TestDialAddresses shows that every address of a name is checked, also those that are not
-// dialed, and that the first maxDials are dialed, each once and no further one.
+// dialed, and that at most the first maxDials are dialed, each once, until one accepts a
+// connection.
 func TestDialAddresses(t *testing.T) {
 	public := func(n int) (out []netip.Addr) {
 		for i := range n {
@@ -33,10 +34,10 @@ func TestDialAddresses(t *testing.T) {
 		"one too late":        {public(maxDials + 1), maxDials, maxDials, ConnectFailed, "1 further address(es) of a.example not tried"},
 		"none":                {public(maxDials), -1, maxDials, ConnectFailed, "refused"},
 		"each once":           {append(public(2), public(2)...), -1, 2, ConnectFailed, "refused"},
-		"a late one blocked":  {append(public(3*maxDials), netip.MustParseAddr("169.254.169.254")), 0, 0, AddressBlocked, "169.254.169.254"},
-		"mapped and blocked":  {append(public(maxDials), netip.MustParseAddr("::ffff:10.0.0.1")), 0, 0, AddressBlocked, "10.0.0.1"},
+		"a late one blocked":  {append(public(3*maxDials), netip.MustParseAddr("169.254.169.254")), 0, 0, netrule.AddressBlocked, "169.254.169.254"},
+		"mapped and blocked":  {append(public(maxDials), netip.MustParseAddr("::ffff:10.0.0.1")), 0, 0, netrule.AddressBlocked, "10.0.0.1"},
 		"a name without any":  {nil, 0, 0, ResolveFailed, "no address"},
-		"only a blocked one":  {[]netip.Addr{netip.MustParseAddr("127.0.0.1")}, 0, 0, AddressBlocked, "127.0.0.1"},
+		"only a blocked one":  {[]netip.Addr{netip.MustParseAddr("127.0.0.1")}, 0, 0, netrule.AddressBlocked, "127.0.0.1"},
 		"many, the first one": {public(250), 0, 1, "", ""},
 	} {
 		dials := 0

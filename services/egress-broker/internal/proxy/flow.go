@@ -25,7 +25,7 @@ type Flow struct {
 	Mode       string         // empty if the request was not readable, or is a CONNECT request that no rule allows
 	Address    netip.AddrPort // address of the server; invalid if none was dialled
 	Status     int            // of the response to the client; 0 if there was none, as for a malformed request that is not the first of its connection
-	BytesOut   int64          // sent to the server: the head as in HTTP/1.1 and the body, or the bytes of a tunnel
+	BytesOut   int64          // sent to the server: the head as in HTTP/1.1, the body and, after an upgrade, the bytes of the connection; or the bytes of a tunnel
 	BytesIn    int64          // sent to the client, counted in the same way
 	Duration   time.Duration
 	Reason     netrule.Reason // why it was denied or ended early; empty otherwise

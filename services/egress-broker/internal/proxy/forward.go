@@ -123,8 +123,9 @@ type exchange struct {
 	value   string
 }
 
-// authorize gets the secret of the rule and makes it the credential of the request. From
-// then on, the secret is removed from the responses of the call.
+// authorize gets the secret of the rule and makes it the credential of the request. From then
+// on, the secret is removed from the responses of the call, unless it is too short for that
+// (see hide).
 func (e *exchange) authorize(path string) error {
 	if e.p.cfg.Credential == nil {
 		return errors.New("no credentials")
@@ -256,7 +257,7 @@ func (f *flow) refuseError(w http.ResponseWriter, r *http.Request, err error) {
 		}
 	}
 	switch why = f.blame(why); why {
-	case AddressBlocked, HostInvalid:
+	case netrule.AddressBlocked, HostInvalid:
 		f.set(func(rec *Flow) { rec.Credential = "" }) // it was not sent
 		f.refuse(w, why)
 		return
@@ -295,7 +296,7 @@ func statusOf(r netrule.Reason) int {
 func writeRefusal(w http.ResponseWriter, why netrule.Reason, rec Flow) {
 	h := w.Header()
 	clear(h)
-	h.Set("Proxy-Status", fmt.Sprintf("egress-broker; error=http_request_denied; details=%q", why))
+	h.Set("Proxy-Status", fmt.Sprintf("egress-broker; error=%s; details=%q", netrule.RequestDenied, why))
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Connection", "close")
 	w.WriteHeader(statusOf(why))

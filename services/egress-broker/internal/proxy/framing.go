@@ -9,11 +9,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
-// framing follows the messages of an HTTP/1 connection and refuses what two programs may
-// read in different ways (RFC 9112, sections 2.2, 5.2, 6.3 and 7.1). It is stricter than
-// net/http, which parses the same bytes afterwards: lines end with CR LF; fields are not
-// folded; a message has at most one Host field, and Content-Length or chunks but not
-// both; a chunk has no extension.
+// framing follows the messages of an HTTP/1 connection and refuses bytes that two programs may
+// read in different ways (RFC 9112, sections 2.2, 5.2, 6.3 and 7.1). It is stricter than net/http,
+// which parses the same bytes afterwards: lines end with CR LF; fields are not folded; a message
+// has at most one Host field, and Content-Length or chunks but not both; a chunk has no extension.
 type framing struct {
 	maxHead int
 	check   func(*head) netrule.Reason // of the target and the Host field
@@ -128,7 +127,7 @@ func (f *framing) head(in []byte) (int, error) {
 	return end + 4, nil
 }
 
-// readHead checks a head without its empty line, and sets the state for what follows.
+// readHead checks a head without its empty line, and sets the state for the bytes after it.
 func (f *framing) readHead(text string) error {
 	line, rest, _ := strings.Cut(text, "\r\n")
 	h := &head{}
@@ -170,7 +169,7 @@ func (f *framing) body(h *head, fields map[string][]string) error {
 	case tunnel:
 		f.state = inTunnel
 	case len(coding) > 0:
-		if !strings.EqualFold(coding[0], "chunked") || h.version != "HTTP/1.1" {
+		if !equalFold(coding[0], "chunked") || h.version != "HTTP/1.1" {
 			return errMalformed
 		}
 		f.state = inSize
@@ -269,18 +268,22 @@ func (f *framing) trailer(in []byte) (int, error) {
 
 // websocket reports whether a request is one for the WebSocket protocol (RFC 6455, 4.1).
 func websocket(method string, upgrade, connection []string) bool {
-	if method != "GET" || len(upgrade) != 1 || !strings.EqualFold(upgrade[0], "websocket") {
+	if method != "GET" || len(upgrade) != 1 || !equalFold(upgrade[0], "websocket") {
 		return false
 	}
 	for _, v := range connection {
 		for option := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(strings.TrimSpace(option), "upgrade") {
+			if equalFold(strings.TrimSpace(option), "upgrade") {
 				return true
 			}
 		}
 	}
 	return false
 }
+
+// equalFold reports whether s is a token that equals word without regard to case. Unlike
+// strings.EqualFold, it does not accept the sign for kelvin (U+212A) as a k.
+func equalFold(s, word string) bool { return token(s) && strings.EqualFold(s, word) }
 
 // token reports whether s is a token of RFC 9110, section 5.6.2.
 func token(s string) bool {

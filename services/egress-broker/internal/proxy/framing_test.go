@@ -10,8 +10,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
-// framed returns the bytes that framing accepts of data in pieces of n bytes, the number
-// of heads, the last state, and whether it refused the rest.
+// framed passes data to framing in pieces of n bytes. It returns the accepted bytes, the number
+// of heads, the last state, and whether framing refused the rest.
 func framed(data []byte, n int) (accepted []byte, heads int, last state, refused bool) {
 	f := &framing{maxHead: 4 << 10, check: func(*head) netrule.Reason { heads++; return "" }}
 	var in []byte
@@ -32,9 +32,9 @@ func framed(data []byte, n int) (accepted []byte, heads int, last state, refused
 	return accepted, heads, f.state, false
 }
 
-// FuzzFraming compares framing with net/http: unless one of them rejects a request or a
-// tunnel begins, net/http reads as many requests from the accepted bytes as framing, and
-// needs no byte more. The sizes of reads change nothing.
+// FuzzFraming compares framing with net/http: unless one of them rejects a request or a tunnel
+// begins, net/http reads as many requests from the accepted bytes as framing, and the whole of
+// each body that is complete. The sizes of the pieces make no difference.
 func FuzzFraming(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.0\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\n",

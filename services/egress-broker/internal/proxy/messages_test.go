@@ -82,6 +82,7 @@ func TestFraming(t *testing.T) {
 		{post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", postRead + bad(0)},
 		// Chunks.
 		{post + "Transfer-Encoding: xchunked\r\n\r\n", postRead + bad(0)},
+		{post + "Transfer-Encoding: chun\u212aed\r\n\r\n", postRead + bad(0)},
 		{"POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", "POST,/,HTTP/1.0,[a],false " + bad(0)},
 		{chunked, postRead + state(inSize, 0)},
 		{chunked + "3\r\nab", postRead + state(inChunk, 0)},
@@ -106,6 +107,7 @@ func TestFraming(t *testing.T) {
 		{"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nTransfer-Encoding: chunked\r\n\r\n\n", "CONNECT,a:1,HTTP/1.1,[a:1],false " + bad(0)},
 		{get + "Upgrade: WebSocket\r\nConnection: keep-alive , Upgrade\r\n\r\n\n", "GET,/,HTTP/1.1,[a],true " + state(inTunnel, 0)},
 		{get + "Upgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 1\r\n\r\n\n", "GET,/,HTTP/1.1,[a],true " + bad(0)},
+		{get + "Upgrade: WebSocket\r\nConnection: x, Upgrade\r\n\r\n", "GET,/,HTTP/1.1,[a],true " + state(inTunnel, 0)}, {get + "Upgrade: websoc\u212aet\r\nConnection: upgrade\r\n\r\n", getRead + state(inHead, 0)},
 		{get + "Upgrade: websocket\r\n\r\n", getRead + state(inHead, 0)}, {get + "Upgrade: h2c\r\nConnection: upgrade\r\n\r\n", getRead + state(inHead, 0)},
 		{get + "Upgrade: websocket\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n", getRead + state(inHead, 0)},
 		{post + "Upgrade: websocket\r\nConnection: upgrade\r\n\r\n", postRead + state(inHead, 0)},
@@ -121,8 +123,8 @@ func TestFraming(t *testing.T) {
 	}
 }
 
-// TestHeadBound checks that the head of a request, and all trailers of a body, have at most
-// maxHead bytes if they arrive in parts.
+// TestHeadBound checks that the head of a request that arrives in parts, and all trailers of a
+// body, have at most maxHead bytes.
 func TestHeadBound(t *testing.T) {
 	const maxHead = 100
 	allow := func(*head) netrule.Reason { return "" }
@@ -166,8 +168,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestClean checks that fields whose name contains a secret, in any case, are removed, and
-// that the secrets in values are replaced.
+// TestClean checks that fields whose name contains a secret, in upper or lower case, are
+// removed, and that the secrets in values are replaced.
 func TestClean(t *testing.T) {
 	p, err := New(Config{})
 	if err != nil {

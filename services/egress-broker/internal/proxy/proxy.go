@@ -23,7 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/address"
 )
 
-// Config is what a Proxy is made from. Its functions are called concurrently.
+// Config is the configuration of a Proxy. Its functions are called concurrently.
 type Config struct {
 	Rules     []netrule.Rule
 	Addresses address.Policy
@@ -46,12 +46,12 @@ type Config struct {
 	Roots *x509.CertPool
 }
 
-// Limits of one call. A value of 0 means the default.
+// Limits are the limits of one call. A value of 0 means the default.
 type Limits struct {
 	Bytes   int64         // maximum number of bytes of all flows, both directions together; default: no limit
 	Flows   int           // maximum number of concurrent flows; the client may have twice as many connections; default 64
 	Head    int           // maximum size of the head of a request or response in bytes; default 64 KiB
-	Connect time.Duration // maximum time for the head of a request, for a TLS handshake, and for each connection attempt; default 10 s
+	Connect time.Duration // maximum time for the head of a request, for a TLS handshake, for resolving a name, and for each connection attempt; default 10 s
 	Idle    time.Duration // maximum time without a byte in either direction of a flow; default 1 minute
 	Total   time.Duration // maximum duration of a flow; default: no limit
 }
@@ -209,7 +209,7 @@ type hidden struct {
 	redactor *redact.Redactor
 }
 
-// hide adds a secret to the set.
+// hide adds a secret to the set, unless it is shorter than redact.MinLen.
 func (p *Proxy) hide(name, value string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,14 +2,14 @@ package proxy
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 
-// The reasons for which the proxy denies flows or ends them early, besides those of the rules.
+// The reasons for which the proxy denies flows or ends them early, besides those of package
+// netrule.
 const (
 	HostInvalid        netrule.Reason = "host_invalid"        // not a canonical spelling of a host and port
 	RequestInvalid     netrule.Reason = "request_invalid"     // malformed, or of ambiguous length
 	AuthorityMismatch  netrule.Reason = "authority_mismatch"  // the Host field differs from the target or the tunnel
 	SNIMismatch        netrule.Reason = "sni_mismatch"        // the TLS server name differs from the host of the tunnel
 	TLSInvalid         netrule.Reason = "tls_invalid"         // the client did not complete a TLS handshake
-	AddressBlocked     netrule.Reason = "address_blocked"     // the name has an address that may not be dialled
 	ResolveFailed      netrule.Reason = "resolve_failed"      // no address was found for the name
 	ConnectFailed      netrule.Reason = "connect_failed"      // no address accepted a connection
 	CertificateInvalid netrule.Reason = "certificate_invalid" // the certificate of the server is not valid for the host

@@ -11,8 +11,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
 )
 
-// hideCredential adds a secret to the set and, if value is one of Basic authentication
-// (RFC 7617), the password in it.
+// hideCredential adds a secret to p.hidden. If value, the header field with the secret, is for
+// Basic authentication (RFC 7617), it adds also the password in it.
 func (p *Proxy) hideCredential(name, secret, value string) {
 	if basic, ok := cutPrefixFold(value, "basic "); ok {
 		if b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(basic)); err == nil {

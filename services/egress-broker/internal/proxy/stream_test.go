@@ -19,8 +19,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 )
 
-// webSocket responds to an upgrade and then returns what it reads in frames. After the
-// text "leak" it sends the X-Auth-Token field in two writes.
+// webSocket accepts an upgrade, except for the path /no, and sends each line that it reads back in
+// a frame. For the line "leak" it sends the X-Auth-Token field in two writes, and then a frame
+// with "after".
 func webSocket(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") != "websocket" || r.URL.Path == "/no" {
 		w.WriteHeader(http.StatusUpgradeRequired)
@@ -48,7 +49,8 @@ func webSocket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// upgradeVia opens a WebSocket connection through the proxy, and returns its response.
+// upgradeVia opens a WebSocket connection through the proxy, and returns the connection, a reader
+// of it, and the response to the upgrade.
 func upgradeVia(t *testing.T, r *running, hostPort, path string) (io.ReadWriteCloser, *bufio.Reader, *http.Response) {
 	conn := r.raw(t)
 	_, _ = fmt.Fprintf(conn, "GET http://%s%s HTTP/1.1\r\nHost: %[1]s\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n", hostPort, path)
@@ -81,7 +83,7 @@ func TestWebSocket(t *testing.T) {
 	if f := r.last(t, 1); f.Status != 101 || f.BytesOut < 15 || f.BytesIn < 27 || f.Method != "GET" {
 		t.Fatalf("%+v", f)
 	}
-	// After a refused upgrade the connection ends, since what follows it was not read as HTTP.
+	// After a refused upgrade the connection ends, since framing did not check the bytes after it.
 	conn, br, res = upgradeVia(t, r, hostPort, "/no")
 	_, _ = io.WriteString(conn, "GET http://"+hostPort+"/ HTTP/1.1\r\nHost: "+hostPort+"\r\n\r\n")
 	if rest, err := io.ReadAll(br); res.StatusCode != 426 || err != nil || len(rest) > 0 {
@@ -114,8 +116,8 @@ func TestWebSocketCredential(t *testing.T) {
 	}
 }
 
-// TestCredentialOfAnotherFlow requires that a response without a credential, which began
-// before one was used, does not return it.
+// TestCredentialOfAnotherFlow requires that a credential is removed also from the response to
+// another request, which has no credential and began before the credential was used.
 func TestCredentialOfAnotherFlow(t *testing.T) {
 	posted := make(chan string, 1)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -292,8 +294,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestCancel requires that the end of the call ends its flows at once, and that Serve
-// returns after their records.
+// TestCancel requires that the end of the call ends its flows within three seconds, and that
+// they are recorded with the reason Cancelled.
 func TestCancel(t *testing.T) {
 	entered := make(chan bool, 10)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

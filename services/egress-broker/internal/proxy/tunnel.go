@@ -197,7 +197,7 @@ func readHello(c net.Conn) (name string, read []byte, err error) {
 	return name, rec.read.Bytes(), nil
 }
 
-// recorder records what is read, and sends nothing.
+// recorder records the bytes that are read, and sends nothing.
 type recorder struct {
 	net.Conn
 	read bytes.Buffer
@@ -222,8 +222,8 @@ func splice(f *flow, c, up net.Conn) {
 	<-done
 }
 
-// pipe copies from one connection to the other until the end, which it passes on. An
-// error ends the flow with the reason of the side that failed.
+// pipe copies from one connection to the other. At the end of from, it closes the writing side of
+// to. An error ends the flow with the reason of the side that failed.
 func pipe(f *flow, counter *atomic.Int64, to, from net.Conn, reading, writing netrule.Reason) {
 	buf := buffers.Get()
 	defer buffers.Put(buf)

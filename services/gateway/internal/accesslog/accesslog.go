@@ -16,6 +16,9 @@ type Facts struct {
 	Actor  string // actor of the authenticated caller
 	Call   string // id of the call that the request proposed or continued
 	Error  string // code of the error that the request ended with
+
+	Certificate string // SHA-256 of the client's verified certificate (DER), in hex
+	Subject     string // subject of this certificate (RFC 2253)
 }
 
 // StatusClientLeft is the logged status of a request whose client disconnected before a
@@ -56,10 +59,10 @@ func Middleware(logger func() *slog.Logger, route func(echo.Context) string, fac
 
 // Line writes the log line of a request, or of one call within a request.
 func Line(log *slog.Logger, level slog.Level, method, route string, status int, took time.Duration, f *Facts) {
-	attrs := make([]slog.Attr, 0, 8)
+	attrs := make([]slog.Attr, 0, 10)
 	attrs = append(attrs, slog.String("method", method), slog.String("route", route), slog.Int("status", status),
 		slog.Float64("ms", float64(took.Microseconds())/1000))
-	for _, x := range [...]slog.Attr{slog.String("tenant", f.Tenant), slog.String("actor", f.Actor), slog.String("call", f.Call), slog.String("error", f.Error)} {
+	for _, x := range [...]slog.Attr{slog.String("tenant", f.Tenant), slog.String("actor", f.Actor), slog.String("call", f.Call), slog.String("error", f.Error), slog.String("certificate", f.Certificate), slog.String("subject", f.Subject)} {
 		if x.Value.String() != "" {
 			attrs = append(attrs, x)
 		}

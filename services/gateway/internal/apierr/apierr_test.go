@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -114,39 +115,127 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+// TestMembers checks that an error has each of its members, with the same value, in the shape of
+// each API, as a document and as the last event of a stream, and that each shape has retry_after_ms
+// from RetryAfter.
+func TestMembers(t *testing.T) {
+	e := &Error{Status: 429, RetryAfter: "3"}
+	for v, f := range reflect.ValueOf(e).Elem().Fields() {
+		switch {
+		case v.Tag.Get("json") == "-":
+		case f.Kind() == reflect.String:
+			f.SetString("of " + v.Name)
+		case f.Kind() == reflect.Bool:
+			f.SetBool(true)
+		case f.Kind() == reflect.Slice:
+			f.Set(reflect.ValueOf([]string{"of " + v.Name}))
+		}
+	}
+	b, err := json.Marshal(e)
+	var want map[string]any
+	if err != nil || json.Unmarshal(b, &want) != nil {
+		t.Fatal(string(b), err)
+	}
+	delete(want, "type") // each API has its own
+	want["retry_after_ms"] = 3000.0
+	if len(want) != 12 || want["retryable"] != true {
+		t.Errorf("members: %v", want)
+	}
+	for _, kind := range append([]string{""}, llm.Kinds...) {
+		doc, err := json.Marshal(e.Doc(kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, event, _ := strings.Cut(string(e.Event(kind)), "data: ")
+		for form, text := range map[string]string{"document": string(doc), "event": event} {
+			var got map[string]any
+			if err := json.Unmarshal([]byte(text), &got); err != nil {
+				t.Errorf("%q, %s: %v", kind, form, err)
+			}
+			if inner, ok := got["error"].(map[string]any); ok {
+				got = inner
+			}
+			for name, v := range want {
+				if !reflect.DeepEqual(got[name], v) {
+					t.Errorf("%q, %s: %s is %v, want %v", kind, form, name, got[name], v)
+				}
+			}
+		}
+	}
+}
+
 // TestOfOutcome checks the errors for outcomes with different statuses, error codes and
-// reason codes: the status, the type, and the seconds after which the call can be
-// repeated. A success has no error.
+// reason codes: the status, the type, the seconds after which the call can be repeated, and
+// whether a repetition may succeed. A success has no error.
 func TestOfOutcome(t *testing.T) {
 	for name, c := range map[string]struct {
 		status, code, reason string // status and error code of the effect, reason code of the receipt
 		http                 int
 		typ, retry           string
+		retryable            bool
 	}{
-		"denied":                 {contract.Denied, "", contract.ReasonUnknownTool, 403, "permission_error", ""},
-		"denied, malformed":      {contract.Denied, "", contract.ReasonSchemaViolation, 400, "invalid_request_error", ""},
-		"denied, frozen":         {contract.Denied, "", contract.ReasonSystemFrozen, 503, "permission_error", "2"},
-		"denied, no second try":  {contract.Denied, "", contract.ReasonLedgerTruncated, 503, "permission_error", ""},
-		"denied, too late":       {contract.Denied, "", contract.ReasonApprovalTimeout, 403, "permission_error", ""},
-		"denied by a bundle":     {contract.Denied, "", "DENY_X", 403, "permission_error", ""},
-		"timed out":              {contract.TimedOut, "", "", 504, "server_error", ""},
-		"cancelled":              {contract.Cancelled, "", "", 499, "server_error", ""},
-		"cancelled by a freeze":  {contract.Cancelled, contract.CodeSystemFrozen, "", 503, "server_error", "2"},
-		"fenced":                 {contract.Cancelled, contract.CodeBudgetFenced, "", 503, "server_error", "2"},
-		"expired":                {contract.Expired, "", "", 503, "server_error", "2"},
-		"unknown":                {contract.Unknown, "", "", 500, "server_error", ""},
-		"failed, invalid":        {contract.Failed, contract.CodeInvalidInput, "", 400, "invalid_request_error", ""},
-		"failed, internal":       {contract.Failed, contract.CodeInternal, "", 500, "server_error", ""},
-		"failed, another's code": {contract.Failed, "x", "", 502, "server_error", ""},
+		"denied":                 {contract.Denied, "", contract.ReasonUnknownTool, 403, "permission_error", "", false},
+		"denied, malformed":      {contract.Denied, "", contract.ReasonSchemaViolation, 400, "invalid_request_error", "", false},
+		"denied, frozen":         {contract.Denied, "", contract.ReasonSystemFrozen, 503, "permission_error", "2", true},
+		"denied, no second try":  {contract.Denied, "", contract.ReasonLedgerTruncated, 503, "permission_error", "", false},
+		"denied, too late":       {contract.Denied, "", contract.ReasonApprovalTimeout, 403, "permission_error", "", true},
+		"denied by a bundle":     {contract.Denied, contract.CodeTimeout, "DENY_X", 403, "permission_error", "", false},
+		"timed out":              {contract.TimedOut, contract.CodeTimeout, "", 504, "server_error", "", true},
+		"timed out, no code":     {contract.TimedOut, "", "", 504, "server_error", "", false},
+		"cancelled":              {contract.Cancelled, contract.CodeCancelled, "", 499, "server_error", "", false},
+		"cancelled by a freeze":  {contract.Cancelled, contract.CodeSystemFrozen, "", 503, "server_error", "2", true},
+		"fenced":                 {contract.Cancelled, contract.CodeBudgetFenced, "", 503, "server_error", "2", true},
+		"expired":                {contract.Expired, contract.CodeIntentExpired, "", 503, "server_error", "2", true},
+		"unknown":                {contract.Unknown, contract.CodeExecutorLost, "", 500, "server_error", "", false},
+		"invalid input":          {contract.Failed, contract.CodeInvalidInput, "", 400, "invalid_request_error", "", false},
+		"invalid output":         {contract.Failed, contract.CodeInvalidOutput, "", 502, "server_error", "", false},
+		"schema mismatch":        {contract.Failed, contract.CodeSchemaMismatch, "", 409, "invalid_request_error", "", false},
+		"handler failed":         {contract.Failed, contract.CodeHandlerFailed, "", 502, "server_error", "", false},
+		"timeout":                {contract.Failed, contract.CodeTimeout, "", 504, "server_error", "", true},
+		"session unavailable":    {contract.Failed, contract.CodeSessionUnavailable, "", 503, "server_error", "2", true},
+		"artifact failed":        {contract.Failed, contract.CodeArtifactFailed, "", 502, "server_error", "", true},
+		"resource exhausted":     {contract.Failed, contract.CodeResourceExhausted, "", 502, "server_error", "", false},
+		"credential invalid":     {contract.Failed, contract.CodeCredentialInvalid, "", 502, "server_error", "", false},
+		"internal":               {contract.Failed, contract.CodeInternal, "", 500, "server_error", "", false},
+		"failed, another's code": {contract.Failed, "x", "", 502, "server_error", "", false},
 	} {
 		r := &contract.Recorded{}
 		r.Effect.Status, r.Effect.ErrorCode, r.Receipt.ReasonCode = c.status, c.code, c.reason
-		if e := OfOutcome(r); e.Status != c.http || e.Type != c.typ || e.RetryAfter != c.retry {
-			t.Errorf("%s: %d %s, retry after %q", name, e.Status, e.Type, e.RetryAfter)
+		if e := OfOutcome(r); e.Status != c.http || e.Type != c.typ || e.RetryAfter != c.retry || e.Retryable != c.retryable {
+			t.Errorf("%s: %d %s, retry after %q, retryable %t", name, e.Status, e.Type, e.RetryAfter, e.Retryable)
 		}
+	}
+	r := &contract.Recorded{Effect: contract.Effect{Status: contract.Denied, ErrorCode: contract.CodeDenied}, Receipt: contract.Receipt{ReasonCode: contract.ReasonSchemaViolation}}
+	if e := OfOutcome(r); e.Code != contract.CodeInvalidInput || e.ReasonCode != contract.ReasonSchemaViolation || e.Hint == "" || e.Message != "invalid input: SCHEMA_VIOLATION: The arguments violate the tool's input schema." {
+		t.Errorf("arguments that violate the schema: %+v", e)
+	}
+	r.Receipt.ReasonCode = "DENY_X"
+	if e := OfOutcome(r); e.Code != contract.CodeDenied || e.Message != "denied by policy: DENY_X" {
+		t.Errorf("denied by a bundle: %+v", e)
 	}
 	if e := OfOutcome(&contract.Recorded{Effect: contract.Effect{Status: contract.Succeeded}}); e != nil {
 		t.Errorf("succeeded: %+v", e)
+	}
+}
+
+// TestOfProgram checks the members that come from the message of an error that a program reported.
+func TestOfProgram(t *testing.T) {
+	for message, want := range map[string]struct {
+		hint      string
+		ms        int64
+		retryable bool
+	}{
+		"width: too wide; hint: use 9":                {"use 9", 0, false},
+		"busy; retry after 5 ms":                      {"", 5, true},
+		"busy; hint: wait; or stop; retry after 7 ms": {"wait; or stop", 7, true},
+		"busy; retry after 5 ms, or never":            {"", 0, false},
+		"busy; retry after 1234567890123 ms":          {"", 0, false},
+		"busy":                                        {"", 0, false},
+	} {
+		r := &contract.Recorded{Effect: contract.Effect{Status: contract.Failed, ErrorCode: contract.CodeHandlerFailed, ErrorMessage: message}}
+		if e := OfOutcome(r); e.Hint != want.hint || e.RetryAfterMS != want.ms || e.Retryable != want.retryable || e.Message != message {
+			t.Errorf("%s: %+v", message, e)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -35,7 +36,9 @@ type Error struct {
 	DecisionID string   `json:"decision_id,omitempty"`
 	ReceiptID  string   `json:"receipt_id,omitempty"`
 	Retryable  bool     `json:"retryable,omitempty"` // the same request may succeed later
-	RetryAfter string   `json:"-"`
+	RetryAfter string   `json:"-"`                   // value of the header Retry-After, in seconds
+
+	RetryAfterMS int64 `json:"retry_after_ms,omitempty"` // time in milliseconds after which the same request may succeed
 }
 
 // Error implements error. It returns Message.
@@ -91,16 +94,21 @@ func Unreadable(call string, err error) *Error {
 }
 
 // OfOutcome returns the error for an outcome that is not a success, or nil for a
-// success.
+// success. Code is that of contract.Recorded.ErrorCode. Retryable is that of the reason code of a
+// denial, and otherwise that of the error code, or true if the message of a program's error states
+// when to retry.
 func OfOutcome(r *contract.Recorded) *Error {
-	e := &Error{Message: r.Effect.ErrorMessage, Code: r.Effect.ErrorCode, Type: "server_error", ReasonCode: r.Receipt.ReasonCode,
-		CallID: r.Receipt.CallID, DecisionID: r.Receipt.DecisionID, ReceiptID: r.Receipt.ID}
+	e := &Error{Message: r.Effect.ErrorMessage, Code: r.ErrorCode(), Type: "server_error", ReasonCode: r.Receipt.ReasonCode,
+		Retryable: contract.Codes[r.ErrorCode()].Retryable, CallID: r.Receipt.CallID, DecisionID: r.Receipt.DecisionID, ReceiptID: r.Receipt.ID}
 	switch r.Effect.Status {
 	case contract.Succeeded:
 		return nil
 	case contract.Denied:
-		e.Status, e.Type, e.Code = http.StatusForbidden, "permission_error", contract.CodeDenied
+		e.Status, e.Type = http.StatusForbidden, "permission_error"
 		e.Message = "denied by policy: " + r.Receipt.ReasonCode
+		if e.Code == contract.CodeInvalidInput {
+			e.Message = "invalid input: " + r.Receipt.ReasonCode
+		}
 		e.ofReason(r)
 	case contract.TimedOut:
 		e.Status = http.StatusGatewayTimeout
@@ -114,8 +122,26 @@ func OfOutcome(r *contract.Recorded) *Error {
 		e.Status = http.StatusInternalServerError
 	default:
 		e.ofCode()
+		e.ofProgram()
 	}
 	return e
+}
+
+// retryRE matches the end of a message with which a program states when to retry.
+var retryRE = regexp.MustCompile(`; retry after ([0-9]{1,12}) ms$`)
+
+// ofProgram sets Hint, RetryAfterMS and Retryable from the end of the message of an error that a
+// program reported, in the form that the session-runner writes: "; hint: TEXT; retry after N ms".
+// A part that is absent changes no member. The message is unchanged.
+func (e *Error) ofProgram() {
+	text := e.Message
+	if m := retryRE.FindStringSubmatch(text); m != nil {
+		e.RetryAfterMS, _ = strconv.ParseInt(m[1], 10, 64) // at most 12 digits
+		e.Retryable, text = true, strings.TrimSuffix(text, m[0])
+	}
+	if _, hint, ok := strings.Cut(text, "; hint: "); ok {
+		e.Hint = hint
+	}
 }
 
 // ofReason completes the error for a denial from the registry of reason codes: the
@@ -154,7 +180,7 @@ func (e *Error) ofReason(r *contract.Recorded) {
 	}
 }
 
-// ofCode sets the status, the type, Retryable and RetryAfter from the registry of error
+// ofCode sets the status, the type and RetryAfter from the registry of error
 // codes. For a code that is not in it, the status is 502.
 func (e *Error) ofCode() {
 	info, ok := contract.Codes[e.Code]
@@ -164,7 +190,7 @@ func (e *Error) ofCode() {
 	if e.Status = info.Status; e.Status < 500 {
 		e.Type = "invalid_request_error"
 	}
-	if e.Retryable = info.Retryable; info.Retryable && (info.Status == http.StatusTooManyRequests || info.Status == http.StatusServiceUnavailable) {
+	if info.Retryable && (info.Status == http.StatusTooManyRequests || info.Status == http.StatusServiceUnavailable) {
 		e.RetryAfter = "2"
 	}
 }
@@ -202,10 +228,36 @@ func respond(log func() *slog.Logger, err error, c echo.Context) {
 	if e.RetryAfter != "" {
 		c.Response().Header().Set("Retry-After", e.RetryAfter)
 	}
-	if e.Status == http.StatusUnauthorized {
-		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+	if h := challenge(c, e); h != "" {
+		c.Response().Header().Set("WWW-Authenticate", h)
 	}
 	e.Message = hostpath.Strip(e.Message)
 	kind, _ := c.Get(ShapeKey).(string)
 	_ = c.JSON(e.Status, e.Doc(kind))
+}
+
+// ChallengeKey is the key under which a request's Challenge is stored in its echo.Context.
+const ChallengeKey = "challenge"
+
+// Challenge holds the parameters of a protected resource's challenge (RFC 9728, section 5.1).
+type Challenge struct {
+	Metadata string // URL of the metadata of the resource
+	Scope    string // scope that most requests need
+}
+
+// challenge returns the challenge (RFC 6750, section 3) of a response with an error, or "" if it
+// has none.
+func challenge(c echo.Context, e *Error) string {
+	x, named := c.Get(ChallengeKey).(Challenge)
+	switch {
+	case e.Status != http.StatusUnauthorized:
+		return ""
+	case !named:
+		return "Bearer"
+	}
+	out := `Bearer resource_metadata="` + x.Metadata + `", scope="` + x.Scope + `"`
+	if e.Code != contract.CodeTokenMissing {
+		out += `, error="invalid_token"`
+	}
+	return out
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 )
@@ -81,25 +82,39 @@ type AnthropicError struct {
 	Pointer    string   `json:"pointer,omitempty"`
 	ReasonCode string   `json:"reason_code,omitempty"`
 	ReceiptID  string   `json:"receipt_id,omitempty"`
+	Retryable  bool     `json:"retryable,omitempty"` // as in Error
 	Type       string   `json:"type"`
+
+	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
 }
 
 // Doc returns the error as a JSON document in the shape of the kind's API. Members that
 // only Binnacle defines, such as call_id, are added to the error object of OpenAI or
-// Anthropic.
+// Anthropic. If RetryAfterMS is 0, retry_after_ms is the time in RetryAfter.
 func (e *Error) Doc(kind string) any {
+	doc := *e
+	doc.RetryAfterMS = e.retryAfterMS()
 	if !anthropic(kind) {
-		return Body{e}
+		return Body{&doc}
 	}
 	return AnthropicBody{Type: "error", RequestID: e.CallID, Error: AnthropicError{Type: anthropicType(e.Status), Message: e.Message, Code: e.Code,
-		Param: e.Param, Pointer: e.Pointer, ReasonCode: e.ReasonCode, Hint: e.Hint, CallID: e.CallID, DecisionID: e.DecisionID, DidYouMean: e.DidYouMean, ReceiptID: e.ReceiptID}}
+		Param: e.Param, Pointer: e.Pointer, ReasonCode: e.ReasonCode, Hint: e.Hint, CallID: e.CallID, DecisionID: e.DecisionID, DidYouMean: e.DidYouMean, ReceiptID: e.ReceiptID,
+		Retryable: e.Retryable, RetryAfterMS: doc.RetryAfterMS}}
 }
 
-// responsesError is the last event of a failed stream of OpenAI's Responses API.
+// retryAfterMS returns RetryAfterMS or, if it is 0, the time in RetryAfter in milliseconds.
+func (e *Error) retryAfterMS() int64 {
+	if seconds, err := strconv.ParseInt(e.RetryAfter, 10, 32); err == nil && e.RetryAfterMS == 0 {
+		return seconds * 1000
+	}
+	return e.RetryAfterMS
+}
+
+// responsesError is the last event of a failed stream of OpenAI's Responses API. Its members are
+// those of Error in one object with those of the event.
 type responsesError struct {
+	*Error
 	CallID         string  `json:"call_id"`
-	Code           string  `json:"code"`
-	Message        string  `json:"message"`
 	Param          *string `json:"param"`
 	ReceiptID      string  `json:"receipt_id"`
 	SequenceNumber int     `json:"sequence_number"`
@@ -114,7 +129,13 @@ func (e *Error) Event(kind string) []byte {
 		name = "event: error\n"
 	case llm.Responses:
 		name = "event: error\n"
-		doc = responsesError{Type: "error", Code: e.Code, Message: e.Message, SequenceNumber: 1 << 20, CallID: e.CallID, ReceiptID: e.ReceiptID}
+		own := *e
+		own.RetryAfterMS = e.retryAfterMS()
+		event := responsesError{Error: &own, Type: "error", SequenceNumber: 1 << 20, CallID: e.CallID, ReceiptID: e.ReceiptID}
+		if e.Param != "" {
+			event.Param = &own.Param
+		}
+		doc = event
 	}
 	b, err := json.Marshal(doc)
 	if err != nil {

@@ -47,7 +47,28 @@ func (s *Webhook) Notify(ctx context.Context, e *contract.Event) error {
 	if err := s.Durable(ctx); err != nil {
 		return err
 	}
-	return s.Post(ctx, e.ID, map[string]any{"type": "approval.requested", "id": e.ID, "call_id": e.CallID, "session_id": e.Session, "tenant": e.Tenant,
-		"actor": e.Actor, "on_behalf_of": x.Call.OnBehalfOf, "kind": x.Call.Kind, "tool": x.Call.Tool, "reason_code": x.Decision.ReasonCode,
-		"rules": x.Rules, "since": e.Time, "expires": x.Expires, "decision_digest": contract.Digest(&x.Decision), "votes": "/api/v1/approvals/" + e.CallID + "/votes"})
+	return s.Post(ctx, e.Tenant, e.ID, &notice{
+		Type: "approval.requested", ID: e.ID, CallID: e.CallID, Session: e.Session, Tenant: e.Tenant,
+		Actor: e.Actor, OnBehalfOf: x.Call.OnBehalfOf, Kind: x.Call.Kind, Tool: x.Call.Tool, Reason: x.Decision.ReasonCode,
+		Rules: x.Rules, Since: e.Time, Expires: x.Expires, Digest: contract.Digest(&x.Decision), Votes: "/api/v1/approvals/" + e.CallID + "/votes",
+	})
+}
+
+// notice is the body of a request to the webhook.
+type notice struct {
+	Type       string                  `json:"type"` // approval.requested
+	ID         string                  `json:"id"`   // of the escalation; the same in each attempt
+	CallID     string                  `json:"call_id"`
+	Session    string                  `json:"session_id"`
+	Tenant     string                  `json:"tenant"`
+	Actor      string                  `json:"actor"`
+	OnBehalfOf string                  `json:"on_behalf_of"`
+	Kind       string                  `json:"kind"`
+	Tool       string                  `json:"tool"`
+	Reason     string                  `json:"reason_code"`
+	Rules      []contract.ApprovalRule `json:"rules"`
+	Since      string                  `json:"since"`
+	Expires    string                  `json:"expires"`
+	Digest     string                  `json:"decision_digest"`
+	Votes      string                  `json:"votes"` // path to vote at
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -63,11 +64,16 @@ var errLong = &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_re
 var errQuota = &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeBodyTooLarge, Param: apierr.WholeBody,
 	Message: "the quota of the tenant has no room for the upload: delete artifacts, or wait until uploads whose call did not succeed are removed, a day after they began"}
 
-// Upload handles POST /api/v1/artifacts. It stores the body as it arrives, proposes a
-// call artifact.put, and responds with the outcome of the call. The body is not part of
-// the call's arguments. These hold its size and digests, on which policy decides.
-// Content whose call is not allowed cannot be read, and is removed after a day. Until
-// then it counts, at this gateway, as a part of the tenant's quota.
+// errFull is the error of an upload for which the store has no room.
+var errFull = &apierr.Error{Status: http.StatusInsufficientStorage, Type: "server_error", Code: contract.CodeArtifactsFull, Param: apierr.WholeBody, Message: artifact.ErrFull.Error()}
+
+// Upload handles POST /api/v1/artifacts. It stores the body as it arrives, proposes a call
+// artifact.put, and responds with the outcome of the call. The body is not part of the call's
+// arguments. These hold its size and digests, on which policy decides. Content whose call is not
+// allowed cannot be read, and is removed after a day. Until then it counts, at this gateway, as a
+// part of the tenant's quota. An upload that is repeated under an Idempotency-Key is answered with
+// the outcome of the first one, and not stored, unless that one was denied. A different upload
+// under the key is rejected (409).
 func (s *API) Upload(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
@@ -85,17 +91,25 @@ func (s *API) Upload(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	labels, err := labelled(c.QueryParam("labels"))
+	if err != nil {
+		return err
+	}
 	content, err := incoming(c)
 	if err != nil {
 		return err
 	}
-	used, err := queries.Do(c.Request().Context(), s.Queries.In(who.Tenant), work.ArtifactUsageQuery, work.ArtifactUsageRequest{})
+	now := upload{MediaType: cmp.Or(c.Request().Header.Get("Content-Type"), "application/octet-stream"), Name: cmp.Or(c.QueryParam("name"), "artifact"), RetainS: retain, labels: strings.Join(labels, ",")}
+	args, r, err := s.prior(c, who)
 	if err != nil {
 		return err
 	}
-	room := used.Quota - used.Used
-	if c.Request().ContentLength > room {
-		return errQuota
+	if args != nil {
+		return s.again(c, who, args, r, now, content)
+	}
+	room, err := s.room(c.Request().Context(), who.Tenant, c.Request().ContentLength)
+	if err != nil {
+		return err
 	}
 	count := &counted{body: content, take: func(n int64) bool { return s.pending.take(who.Tenant, n, room, time.Now()) }}
 	recorded := false
@@ -105,17 +119,47 @@ func (s *API) Upload(c echo.Context) error {
 		return uploadError(err)
 	}
 	body.Streamed(c)
-	args := canon.Object(nil)
-	args.Str("digest", o.Digest)
-	args.Str("index", o.Index)
-	args.Str("media_type", cmp.Or(c.Request().Header.Get("Content-Type"), "application/octet-stream"))
-	args.Str("name", cmp.Or(c.QueryParam("name"), "artifact"))
-	args.Int("retain_s", retain)
-	args.Int("size", o.Size)
-	args.Str("upload", o.Upload)
-	err = s.Calls.Respond(c, who, "tool."+toolPut, toolPut, args.End())
+	put := canon.Object(nil)
+	put.Str("digest", o.Digest)
+	put.Str("index", o.Index)
+	if len(labels) > 0 {
+		put.Strs("labels", labels)
+	}
+	put.Str("media_type", now.MediaType)
+	put.Str("name", now.Name)
+	put.Int("retain_s", retain)
+	put.Int("size", o.Size)
+	put.Str("upload", o.Upload)
+	err = s.Calls.Respond(c, who, "tool."+toolPut, toolPut, put.End())
 	recorded = err == nil && c.Response().Status == http.StatusOK // with 202, the call has no outcome yet
-	return err
+	now.Digest, now.Size = o.Digest, o.Size
+	return s.afterwards(c, who, now, err)
+}
+
+// room returns the number of bytes that the quota of a tenant has left. The error is
+// errQuota or errFull if an upload of size bytes exceeds it, or the limit of the store; a
+// negative size is unknown.
+func (s *API) room(ctx context.Context, tenant string, size int64) (int64, error) {
+	used, err := queries.Do(ctx, s.Queries.In(tenant), work.ArtifactUsageQuery, work.ArtifactUsageRequest{})
+	if err != nil {
+		return 0, err
+	}
+	room := used.Quota - used.Used
+	if size > room {
+		return 0, errQuota
+	}
+	b, limited := s.Store.(artifact.Bounded)
+	if !limited {
+		return room, nil
+	}
+	free, err := b.Room(ctx)
+	if err != nil {
+		return 0, apierr.Unavailable("the upload cannot be stored now: " + err.Error())
+	}
+	if free <= max(size, 0) {
+		return 0, errFull
+	}
+	return room, nil
 }
 
 // incoming returns a reader of a request's body that enforces the time limits of
@@ -160,12 +204,32 @@ func uploadError(err error) error {
 		return errLong
 	case errors.As(err, &late) && late.Timeout():
 		return &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody, Message: "no data of the upload arrived for " + idle.String()}
+	case errors.Is(err, artifact.ErrFull):
+		return errFull
 	case errors.Is(err, artifact.ErrTooLarge):
 		return &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: contract.CodeBodyTooLarge, Param: apierr.WholeBody, Message: "an artifact has at most " + strconv.Itoa(artifact.MaxSize) + " bytes"}
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled):
 		return apierr.BadRequest(apierr.WholeBody, "the upload ended before its announced length")
 	}
 	return apierr.Unavailable("the upload cannot be stored now: " + err.Error())
+}
+
+// labelled returns the labels in the query parameter labels, NAME=VALUE,…. It returns an
+// error (400) if one is malformed. Policy receives them as they are; work sorts them.
+func labelled(v string) ([]string, error) {
+	if v == "" {
+		return nil, nil
+	}
+	labels := strings.Split(v, ",")
+	for _, l := range labels {
+		if !artifact.IsLabel(l) {
+			return nil, apierr.BadRequest("labels", artifact.WantLabel)
+		}
+	}
+	if len(labels) > artifact.MaxLabels {
+		return nil, apierr.BadRequest("labels", "an artifact has at most "+strconv.Itoa(artifact.MaxLabels)+" labels")
+	}
+	return labels, nil
 }
 
 // number returns the query parameter with the given name as a number, or the value of
@@ -201,7 +265,11 @@ func (s *API) List(c echo.Context) error {
 			return auth.ScopeMissing(token.Audit)
 		}
 	}
-	return queries.Send(c, s.Queries.In(who.Tenant), work.ArtifactListQuery, work.ArtifactListRequest{Owner: of, Before: c.QueryParam("before"), Limit: limit})
+	label := c.QueryParam("label")
+	if label != "" && !artifact.IsLabel(label) {
+		return apierr.BadRequest("label", artifact.WantLabel)
+	}
+	return queries.Send(c, s.Queries.In(who.Tenant), work.ArtifactListQuery, work.ArtifactListRequest{Owner: of, Label: label, Before: c.QueryParam("before"), Limit: limit})
 }
 
 // find returns the artifact that q identifies. It returns an error (400) if the id is
@@ -246,7 +314,7 @@ func (s *API) send(c echo.Context, tenant string, a *work.Artifact) error {
 	o := artifact.Object{Tenant: tenant, Service: a.Service, Upload: a.Upload, Size: a.Size, Digest: artifact.DigestOf(a.Artifact), Index: a.Index}
 	r, err := artifact.Open(c.Request().Context(), s.Store, o)
 	if errors.Is(err, artifact.ErrNotFound) {
-		return apierr.NotFound("not found: the content of " + a.Artifact + " was removed")
+		return apierr.NotFound("the content of " + a.Artifact + " was removed")
 	}
 	if err != nil {
 		return apierr.Unavailable("the artifact cannot be read now: " + err.Error())

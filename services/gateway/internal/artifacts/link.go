@@ -109,8 +109,9 @@ func (l *link) text(key *sign.Key) string {
 // errLink is the error for a link that is not valid. It does not state why.
 var errLink = &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.CodeLinkInvalid, Message: "the link is not signed by a gateway of this mesh, or it has expired: make another one with POST /api/v1/artifacts/ID/link"}
 
-// parse returns what a link permits at a time, or errLink. key returns the public key of a
-// gateway with an id, or an error if no gateway has it.
+// parse returns the content of a signed link. It returns errLink if the link is malformed, has
+// expired at now, or is not signed with a key of a gateway. key returns the public key with the
+// given id, or an error if it is not a key of a gateway.
 func parse(text string, now time.Time, key func(kid string) ([]byte, error)) (*link, error) {
 	first, second, _ := strings.Cut(text, ".")
 	doc, err := base64.RawURLEncoding.Strict().DecodeString(first)

@@ -25,8 +25,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// TestLinks checks that a link permits what a gateway signed until it expires, and that no
-// other text is a link.
+// TestLinks checks that parse returns a link that a gateway signed, until the link expires, and
+// errLink for other texts.
 func TestLinks(t *testing.T) {
 	own, err := sign.NewKey(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
@@ -121,7 +121,7 @@ func TestIncoming(t *testing.T) {
 	}
 }
 
-// TestUploadError checks the error of the API for each error of an upload.
+// TestUploadError checks the errors of the API for errors of an upload.
 func TestUploadError(t *testing.T) {
 	for _, x := range []struct {
 		err  error

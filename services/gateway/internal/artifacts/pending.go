@@ -19,8 +19,8 @@ type pending struct {
 	ended    map[string]map[int64]int64 // by tenant and hour since 1970
 }
 
-// take adds n bytes to the tenant's uploads in progress and reports true. If the bytes
-// of the tenant would exceed room, take adds nothing and reports false.
+// take adds n bytes to the tenant's uploads in progress and reports true. If all bytes that p
+// counts for the tenant would exceed room, take adds nothing and reports false.
 func (p *pending) take(tenant string, n, room int64, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,8 +42,8 @@ func (p *pending) take(tenant string, n, room int64, now time.Time) bool {
 	return true
 }
 
-// end ends an upload of n bytes. Unless it was recorded as an artifact, its bytes count for
-// keptFor, after which the collector has removed them.
+// end ends an upload of n bytes. Unless it was recorded as an artifact, its bytes count for at
+// least keptFor, after which the collector has removed them.
 func (p *pending) end(tenant string, n int64, recorded bool, now time.Time) {
 	if n == 0 { // nothing was taken
 		return

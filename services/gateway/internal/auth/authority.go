@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -17,7 +18,8 @@ import (
 )
 
 // Authority is the view of the state of credentials: virtual keys, suspensions,
-// revocations and session grants, each of one tenant. It is checked for every request
+// revocations and session grants, each of one tenant. It also has the tenant's overlays, by
+// which lists of tools are filtered. It is checked for every request
 // that requires a credential, and continuously during calls to models, MCP requests and
 // streams of ledger entries. It does not decide which calls a caller may make: policy
 // decides on each call. It is safe for concurrent use; its zero value is an empty view.
@@ -25,6 +27,8 @@ type Authority struct {
 	mu      sync.RWMutex
 	keys    map[string]*virtualKey // of all tenants, by digest
 	tenants map[string]*standing
+
+	policies atomic.Uint64 // number of changes of overlays
 }
 
 // standing is the state of the credentials of one tenant. Events of other tenants do not
@@ -36,7 +40,9 @@ type standing struct {
 	ended     map[string]time.Time          // by principal: tokens issued at or before this time are revoked
 	demoted   map[string]time.Time          // by principal: tokens of logins issued at or before this time are not valid, because the principal lost a role
 	grants    map[string]map[string]grantor // by session, and by the principal to whom the session is granted
-	changed   chan struct{}                 // closed at the next change; nil if nextChange was not called since the last change
+	overlays  map[string]contract.Content   // by name: the overlays in force
+	members   members
+	changed   chan struct{} // closed at the next change; nil if nextChange was not called since the last change
 }
 
 // nothing is the state of a tenant without events. It must not be changed.
@@ -55,7 +61,7 @@ func (a *Authority) ensure(tenant string) *standing {
 	t := a.tenants[tenant]
 	if t == nil {
 		t = &standing{byID: map[string]*virtualKey{}, suspended: map[string]bool{}, revoked: map[string]bool{},
-			ended: map[string]time.Time{}, demoted: map[string]time.Time{}, grants: map[string]map[string]grantor{}}
+			ended: map[string]time.Time{}, demoted: map[string]time.Time{}, grants: map[string]map[string]grantor{}, members: newMembers()}
 		if a.tenants == nil {
 			a.keys, a.tenants = map[string]*virtualKey{}, map[string]*standing{}
 		}
@@ -92,9 +98,10 @@ var folds = map[string]func(a *Authority, t *standing, e *contract.Event) error{
 	contract.EventPrincipalRegistered: with(func(_ *Authority, t *standing, d *events.PrincipalRegistered) { delete(t.suspended, d.Principal) }),
 	contract.EventPrincipalSuspended:  with(func(_ *Authority, t *standing, d *events.PrincipalSuspended) { t.suspended[d.Principal] = true }),
 	contract.EventPrincipalResumed:    with(func(_ *Authority, t *standing, d *events.PrincipalResumed) { delete(t.suspended, d.Principal) }),
+	contract.EventPolicyActivated:     with((*Authority).policyActivated),
 	contract.EventTokenRevoked:        (*Authority).tokenRevoked,
 	contract.EventLoginEnded:          with(func(_ *Authority, t *standing, d *events.LoginEnded) { t.revoked[d.ID] = true }),
-	contract.EventRoleRevoked:         (*Authority).roleRevoked,
+	contract.EventRoleRevoked:         func(_ *Authority, t *standing, e *contract.Event) error { return roleRevoked(t, e) },
 	contract.EventSessionGranted: with(func(_ *Authority, t *standing, d *events.SessionGranted) {
 		if t.grants[d.Session] == nil {
 			t.grants[d.Session] = map[string]grantor{}
@@ -105,6 +112,8 @@ var folds = map[string]func(a *Authority, t *standing, e *contract.Event) error{
 		delete(t.grants[d.Session], d.Principal)
 	}),
 }
+
+func init() { maps.Copy(folds, memberFolds) }
 
 // with returns a function for folds that decodes the data of an event as a T and calls
 // f.
@@ -191,29 +200,34 @@ func (a *Authority) tokenRevoked(t *standing, e *contract.Event) error {
 	if err != nil {
 		return err
 	}
-	if t.ended[d.Principal].Before(before) {
-		t.ended[d.Principal] = before
+	a.revokeAll(t, d.Principal, before)
+	return nil
+}
+
+// revokeAll revokes the credentials of a principal; see tokenRevoked.
+func (a *Authority) revokeAll(t *standing, principal string, before time.Time) {
+	if t.ended[principal].Before(before) {
+		t.ended[principal] = before
 	}
 	for id, k := range t.byID {
-		if k.Actor == d.Principal || k.Maker == d.Principal {
+		if k.Actor == principal || k.Maker == principal {
 			a.drop(t, id)
 		}
 	}
 	for _, to := range t.grants {
 		for p, g := range to {
-			if g.owner == d.Principal {
+			if g.owner == principal {
 				delete(to, p)
 			}
 		}
 	}
-	return nil
 }
 
 // roleRevoked applies the end of a role. If the role gives scopes, access tokens of the
 // principal's logins may hold scopes that the principal has lost, so only access tokens
 // that are issued afterwards are valid. The end of a role that gives no scopes changes
 // nothing.
-func (a *Authority) roleRevoked(t *standing, e *contract.Event) error {
+func roleRevoked(t *standing, e *contract.Event) error {
 	var d events.RoleRevoked
 	if err := contract.Decode(e.Data, &d); err != nil {
 		return err
@@ -241,7 +255,7 @@ var (
 	errKeyUnknown = errors.New("virtual key not found, revoked or expired")
 	errExpired    = errors.New("the token has expired")
 	errRevoked    = errors.New("the token was revoked")
-	errDemoted    = errors.New("a role of the principal ended after the token was issued; refresh the token")
+	errDemoted    = errors.New("a role of the principal ended after the token was issued; refresh the token, or log in again")
 	errMaker      = errors.New("the principal that made the virtual key is suspended")
 )
 
@@ -308,7 +322,7 @@ func (t *standing) withdrawn(who *Caller) error {
 		return errMaker
 	case who.key == nil && (t.revoked[who.Token] || !who.issued.After(t.ended[who.Actor])):
 		return errRevoked
-	case who.Login != "" && !who.issued.After(t.demoted[who.Actor]):
+	case who.Login != "" && !(who.issued.After(t.demoted[who.Actor]) && who.issued.After(t.members.unmapped)):
 		return errDemoted
 	}
 	return nil
@@ -319,6 +333,13 @@ func (a *Authority) check(who *Caller) error {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.of(who.Tenant).fault(who, time.Now())
+}
+
+// Ended reports whether the credentials of a principal of a tenant were revoked at at or later.
+func (a *Authority) Ended(tenant, principal string, at time.Time) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return !at.After(a.of(tenant).ended[principal])
 }
 
 // barred reports whether a principal of a tenant is suspended.

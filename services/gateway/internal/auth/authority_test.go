@@ -43,8 +43,8 @@ func aKey(expires string) *events.VirtualKeyCreated {
 	return &events.VirtualKeyCreated{ID: "k1", Actor: "alice", Maker: "root", Digest: DigestOf(rawKey), Scopes: []string{token.LLM}, Expires: expires}
 }
 
-// TestVirtualKeys checks the conditions under which a virtual key is valid, and each
-// event that invalidates it.
+// TestVirtualKeys checks the conditions under which a virtual key is valid, and events that
+// invalidate it.
 func TestVirtualKeys(t *testing.T) {
 	hour := contract.Time(time.Now().Add(time.Hour))
 	for name, c := range map[string]struct {
@@ -288,7 +288,8 @@ func TestAwaitKey(t *testing.T) {
 	})
 }
 
-// TestDump checks that the dump is sorted and contains each part of the view.
+// TestDump checks that the dump is sorted and contains virtual keys, revocations, overlays,
+// session grants and suspensions.
 func TestDump(t *testing.T) {
 	a := &Authority{}
 	hour := contract.Time(time.Now().Add(time.Hour))
@@ -297,11 +298,17 @@ func TestDump(t *testing.T) {
 	apply(t, a, contract.EventTokenRevoked, &events.TokenRevoked{ID: "j1"})
 	apply(t, a, contract.EventTokenRevoked, &events.TokenRevoked{Principal: "carol", Before: hour})
 	apply(t, a, contract.EventSessionGranted, &events.SessionGranted{Session: "s-1", Principal: "bob", Owner: "alice", Expires: hour})
+	for _, d := range []contract.Activated{{Layer: "p1", Name: "rules"}, {Layer: "p2", Name: "gone"}, {Layer: "p2", Name: "quiet", Bundle: contract.Content{Commitment: "sha256:aa"}}, {Layer: "p2", Name: "gone", Retired: true}} {
+		apply(t, a, contract.EventPolicyActivated, &d)
+	}
+	if got := a.Overlays("t"); len(got) != 1 || got[0].Commitment != "sha256:aa" || a.Policies() != 3 || len(a.Overlays("u")) != 0 {
+		t.Errorf("overlays %v after %d changes", got, a.Policies())
+	}
 	lines := strings.Split(strings.TrimSuffix(string(a.Dump()), "\n"), "\n")
-	if len(lines) != 5 {
+	if len(lines) != 6 {
 		t.Fatal(lines)
 	}
-	for i, want := range []string{`"actor":"alice"`, `"revoked_principal":"carol"`, `"session":"s-1"`, `"revoked_token":"j1"`, `"suspended":"bob"`} {
+	for i, want := range []string{`"actor":"alice"`, `"revoked_principal":"carol"`, `"commitment":"sha256:aa"`, `"session":"s-1"`, `"revoked_token":"j1"`, `"suspended":"bob"`} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d: %s, want %s", i, lines[i], want)
 		}

@@ -38,12 +38,13 @@ type Gate struct {
 	Limits    body.Limits
 	Bodies    body.Budget
 	Turns     fair.Turns // order in which the calls of several tenants begin
+	PublicURL string     // URL under which browsers reach the gateways; empty means that of the request
 	// Exceeded, if set, is called with the name of a quota when a request exceeds it.
 	Exceeded func(quota string)
 
 	metered       quota.Calls
 	denials       quota.Denials
-	verified      sync.Map // SHA-256 of a token -> *Caller
+	verified      sync.Map // digest of a credential (see verify) -> *Caller
 	verifiedCount atomic.Int64
 }
 
@@ -90,11 +91,19 @@ func (s *Gate) Verify(ctx context.Context, raw string) (*Caller, error) {
 		}
 		return k, err
 	}
-	digest := sha256.Sum256([]byte(raw))
+	return s.verify(ctx, sha256.Sum256([]byte(raw)), func() (*token.Claims, error) { return s.claims(raw) })
+}
+
+// verify implements Verify for credentials with claims. digest is the key of the credential
+// in the cache; claims verifies a credential that is not cached.
+func (s *Gate) verify(ctx context.Context, digest [sha256.Size]byte, claims func() (*token.Claims, error)) (*Caller, error) {
+	if !s.caughtUp() {
+		return nil, apierr.Unavailable("the gateway has not read the ledger to its end yet")
+	}
 	if v, ok := s.verified.Load(digest); ok {
 		return v.(*Caller), s.check(v.(*Caller))
 	}
-	c, err := s.claims(raw)
+	c, err := claims()
 	if err != nil {
 		return nil, err
 	}
@@ -155,10 +164,11 @@ func (s *Gate) caughtUp() bool {
 // it is full.
 const maxKnown = 10000
 
-// Caller returns the authenticated caller of a request. It verifies the credential
-// unless Enter has done so. Without a valid credential the error has status 401; until
-// the ledger has been read to its end it has status 503. If scope is not empty and the
-// caller does not have it, the error is that of ScopeMissing.
+// Caller returns the authenticated caller of a request. It verifies the credential unless Enter
+// has done so. If the request has no token, Browser verifies its cookie. The error has status 401
+// without a valid credential, 403 if Browser rejects the origin of the request, and 503 until the
+// ledger has been read to its end. If scope is not empty and the caller does not have it, the
+// error is that of ScopeMissing.
 func (s *Gate) Caller(c echo.Context, scope string) (*Caller, error) {
 	who, ok := c.Get(CallerKey).(*Caller)
 	if !ok {
@@ -176,8 +186,7 @@ func (s *Gate) Caller(c echo.Context, scope string) (*Caller, error) {
 func (s *Gate) authenticate(c echo.Context) (*Caller, error) {
 	raw, ok := Credential(c.Request().Header)
 	if !ok {
-		return nil, &apierr.Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: contract.CodeTokenMissing,
-			Message: "send Authorization: Bearer <token>; `binnacle token create` makes one"}
+		return s.Browser(c)
 	}
 	who, err := s.Verify(c.Request().Context(), raw)
 	if err != nil {
@@ -316,13 +325,13 @@ func (s *Gate) Into(c echo.Context, v any) (*Caller, []byte, error) {
 	return who, doc, err
 }
 
-// Watch returns a context that is cancelled in each of these cases: ctx is cancelled;
-// who's credential is revoked; the credential belongs to a login, and who has lost a
-// role that gives scopes since the credential was issued; who or its tenant is
-// suspended; who's credential is a virtual key and the principal that made it is
-// suspended. If expiry is set, the context is also cancelled when the credential
-// expires. If the credential or a suspension was the cause, context.Cause returns an
-// *apierr.Error. The caller must call the returned function.
+// Watch returns a context that is cancelled in each of these cases: ctx is cancelled; who's
+// credential is revoked; the credential belongs to a login, and since it was issued, who has
+// lost a role that gives scopes or has left a group, or a group of the tenant has lost a role;
+// who or its tenant is suspended; who's credential is a virtual key and the principal that made
+// it is suspended. If expiry is set, the context is also cancelled when the credential expires.
+// If the credential or a suspension was the cause, context.Cause returns an *apierr.Error. The
+// caller must call the returned function.
 func (s *Gate) Watch(ctx context.Context, who *Caller, expiry bool) (context.Context, context.CancelFunc) {
 	return s.Authority.watch(ctx, who, s.Tenants, expiry, nil)
 }

@@ -16,7 +16,7 @@ type Need struct {
 	Streamed bool     // the handler reads the body as it arrives
 	Mesh     bool     // only callers that Gate.OfMesh accepts are admitted
 	Recorded bool     // suspended callers are admitted; see WithRecord
-	Login    bool     // no credential is required; the body, a small form, holds what the caller authenticates with
+	Login    bool     // no credential is required; the handler authenticates the caller by the body, a small form, or by the cookie
 	Metered  bool     // the request counts as a call in the quotas of the caller's tenant
 }
 

@@ -37,9 +37,17 @@ func TestEventsOfAnotherTenant(t *testing.T) {
 		contract.EventPrincipalRegistered:        &events.PrincipalRegistered{Principal: "mallory"},
 		contract.EventPrincipalSuspended:         &events.PrincipalSuspended{Principal: "alice"},
 		contract.EventPrincipalResumed:           &events.PrincipalResumed{Principal: "mallory"},
+		contract.EventPolicyActivated:            &contract.Activated{Layer: "p2", Name: "o", Digest: "d"},
 		contract.EventLoginEnded:                 &events.LoginEnded{ID: "l-1", Principal: "alice", Reason: "x"},
 		contract.EventRoleRevoked:                &events.RoleRevoked{Principal: "alice", Role: contract.RoleAdmin},
 		contract.EventTokenRevoked:               &events.TokenRevoked{ID: "j1", Principal: "alice", Before: hour},
+		contract.EventMemberInvited:              &events.MemberInvited{ID: "iv-1", Code: "d", Principal: "alice", Expires: hour},
+		contract.EventInvitationWithdrawn:        &events.InvitationWithdrawn{ID: "iv-1", Reason: "x"},
+		contract.EventIdentityLinked:             &events.IdentityLinked{Identity: "i", Invitation: "iv-1", Principal: "alice"},
+		contract.EventIdentityUnlinked:           &events.IdentityUnlinked{Identity: "i", Principal: "alice", Reason: "x"},
+		contract.EventGroupMapped:                &events.GroupMapped{Group: "g", Role: contract.RoleAdmin},
+		contract.EventGroupUnmapped:              &events.GroupUnmapped{Group: "g", Role: contract.RoleAdmin},
+		contract.EventGroupsReported:             &events.GroupsReported{Identity: "i", Principal: "alice", Groups: []string{"g"}, Expires: hour},
 		contract.EventSessionGranted:             &events.SessionGranted{Session: session, Principal: "eve", Owner: "alice", Expires: hour},
 		contract.EventSessionGrantRevoked:        &events.SessionGrantRevoked{Session: session, Principal: "bob"},
 	}
@@ -49,6 +57,10 @@ func TestEventsOfAnotherTenant(t *testing.T) {
 			apply(t, a, contract.EventVirtualKeyCreated, aKey(""))
 			apply(t, a, contract.EventSessionGranted, &events.SessionGranted{Session: session, Principal: "bob", Owner: "alice", Expires: hour})
 			apply(t, a, contract.EventPrincipalSuspended, &events.PrincipalSuspended{Principal: "mallory"})
+			apply(t, a, contract.EventMemberInvited, docs[contract.EventMemberInvited])
+			apply(t, a, contract.EventIdentityLinked, &events.IdentityLinked{Identity: "i", Invitation: "iv-2", Principal: "alice"})
+			apply(t, a, contract.EventGroupMapped, docs[contract.EventGroupMapped])
+			apply(t, a, contract.EventGroupsReported, docs[contract.EventGroupsReported])
 			before, changed := string(a.Dump()), a.ensure("t").nextChange()
 			if docs[name] == nil {
 				t.Fatal("the test has no event of this name")

@@ -54,6 +54,10 @@ func (t *standing) lines(a *Authority, tenant string) (out []string) {
 	for p, until := range t.demoted {
 		line("before", contract.Time(until), "demoted", p)
 	}
+	t.members.lines(line)
+	for name, c := range t.overlays {
+		line("commitment", c.Commitment, "overlay", name)
+	}
 	for session, to := range t.grants {
 		for p, g := range to {
 			line("expires", g.expires, "owner", g.owner, "principal", p, "session", session)

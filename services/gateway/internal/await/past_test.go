@@ -81,10 +81,9 @@ func (m *mesh) escalates() eventlog.Entry {
 	return m.record("policy", contract.EventEscalated, contract.Bytes(&x))
 }
 
-// TestFollow checks that Follow finds an earlier call in each of its states, and that
-// the wait for a call without an outcome ends when the outcome is recorded, at the
-// gateway that proposed the call and at another one. Outcomes that neither the executor
-// nor policy recorded are ignored.
+// TestFollow checks that Follow finds an earlier call in several states, and that the wait for a
+// call without an outcome ends when the outcome is recorded, at the gateway that proposed the call
+// and at another one. Outcomes that neither the executor nor policy recorded are ignored.
 func TestFollow(t *testing.T) {
 	for name, c := range map[string]struct {
 		instance string        // the gateway that follows the call
@@ -180,11 +179,10 @@ func TestFollowReadsLittle(t *testing.T) {
 	}
 }
 
-// TestFollowKnown checks the state that Follow delivers if Known holds an event of the
-// call, and if a newer event was recorded since. Follow must read only the session's
-// events after Known.At: at most one entry, whether 10 or 100,000 events of other calls
-// precede Known.At. If the known event is of a service that may not record it, Follow
-// must not deliver it, and reads the session from the proposal on.
+// TestFollowKnown checks the state that Follow delivers if Known holds an event of the call, and if
+// a newer event was recorded since. Follow must read only the session's events after Known.At: at
+// most one entry, whether 10 or 100,000 events of other calls precede Known.At. If the known event
+// is of a service that may not record it, Follow must not deliver it, and may read more entries.
 func TestFollowKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		known func(m *mesh) eventlog.Entry // records the event for Known.Last

@@ -42,6 +42,14 @@ type Sink interface {
 	Complete(r *contract.Recorded) bool
 }
 
+// Notified is a Sink that is notified when its call is escalated, unless the wait is asynchronous.
+type Notified interface {
+	Sink
+	// Escalated reports whether the wait ends now. Otherwise it returns the maximum time to the
+	// outcome from now, or 0 for Terms.People. It must not block.
+	Escalated(x *contract.Escalated) (end bool, people time.Duration)
+}
+
 // ErrGone is wrapped by the error of a Sink whose client has disconnected.
 var ErrGone = errors.New("the client has disconnected")
 
@@ -116,10 +124,10 @@ type Waiter struct {
 	Progress func(context.Context) bool
 }
 
-// Wait waits until one of the States is reached. The result contains that state and the
-// events that were received before. An outcome in the result is durable. The wait lasts
-// for at most the time that t allows, plus lastFrames if the outcome was received. Wait
-// never cancels the call: if ctx is done, the wait ends but the call continues.
+// Wait waits until one of the States is reached. The result contains that state and the events that
+// were received before. An outcome in the result is durable. The wait lasts for at most the time
+// that t or a Notified sink allows, plus lastFrames if the outcome was received. Wait never cancels
+// the call: if ctx is done, the wait ends but the call continues.
 func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result {
 	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted), lost: w.Probe.Lost()}
 	defer m.deadline.Stop()
@@ -212,12 +220,18 @@ func (m *machine) settle() {
 }
 
 // escalate records an escalation. It ends an asynchronous wait, and otherwise sets the
-// deadline to Terms.People, if that is not 0.
+// deadline to Terms.People, if that is not 0. A sink that is a Notified may do either.
 func (m *machine) escalate(x *contract.Escalated) {
-	if m.Escalated = x; m.terms.Async {
+	end, people := m.terms.Async, m.terms.People
+	if s, ok := m.sink.(Notified); ok && !end {
+		if end, people = s.Escalated(x); people == 0 {
+			people = m.terms.People
+		}
+	}
+	if m.Escalated = x; end {
 		m.State = Escalated
-	} else if m.terms.People > 0 {
-		m.deadline.Reset(m.terms.People)
+	} else if people > 0 {
+		m.deadline.Reset(people)
 	}
 }
 

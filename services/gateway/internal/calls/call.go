@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -34,7 +35,8 @@ type Metrics interface {
 type API struct {
 	*Maker
 	*Runner
-	Gate *auth.Gate
+	Gate    *auth.Gate
+	Streams *fair.Places // streams of states that are open at once
 
 	// ModelRequest returns the proposal of a request to a language model; see
 	// llmapi.API.Request.
@@ -53,6 +55,12 @@ func Async(c echo.Context) bool {
 // even if it returns an error, so that the caller can fetch the outcome later.
 func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, error) {
 	out, output, err := s.Await(c.Request().Context(), r, Async(c))
+	return out, output, identify(c, r, out, err)
+}
+
+// identify sets the response headers that identify a call, given the results of Await, and
+// returns err with the place of the argument in the request.
+func identify(c echo.Context, r propose.Request, out *propose.Outcome, err error) error {
 	verdict := ""
 	if errors.As(err, new(*apierr.Escalation)) {
 		verdict = contract.Escalate
@@ -61,7 +69,7 @@ func (s *API) Run(c echo.Context, r propose.Request) (*propose.Outcome, []byte, 
 		verdict = out.Recorded.Receipt.Verdict
 	}
 	Headers(c, r, verdict)
-	return out, output, body.InBody(c, err)
+	return body.InBody(c, err)
 }
 
 // Args are the arguments of a call. Their members are those of the tool's input schema,
@@ -150,9 +158,17 @@ func (s *API) Respond(c echo.Context, who *auth.Caller, kind, tool string, args 
 // Answer proposes the call r and waits for its outcome. It responds with a CallResponse
 // if the call succeeds, and with 202 and the path of the call's state if the wait ends
 // while the call waits for approval or, for an asynchronous request, while it has no
-// outcome. It returns every other error of Run.
+// outcome. It returns every other error of Run. If the request accepts server-sent events and is
+// not asynchronous, the progress of a call that takes longer than a second is sent as events, and
+// then the same documents are.
 func (s *API) Answer(c echo.Context, r propose.Request) error {
-	out, output, err := s.Run(c, r)
+	end := s.progressing(c, r)
+	out, output, err := s.Await(c.Request().Context(), r, Async(c))
+	st := end()
+	err = identify(c, r, out, err)
+	if st != nil && err != nil {
+		return st.failed(r, err, func(err error) { s.Log.Error("request failed", "path", c.Path(), "err", err) })
+	}
 	var esc *apierr.Escalation
 	if errors.As(err, &esc) {
 		return Accepted(c, r, esc)
@@ -167,6 +183,9 @@ func (s *API) Answer(c echo.Context, r propose.Request) error {
 	resp := CallResponse{CallID: r.ID, ReceiptID: out.Recorded.Receipt.ID, Session: r.Session, Called: r.SessionName, Tool: r.Tool, Output: output, Instance: eff.Instance, Sandbox: eff.Attestation}
 	if eff.Usage != nil {
 		resp.WallMS = eff.Usage.WallMS
+	}
+	if st != nil {
+		return st.send(eventResult, resp)
 	}
 	return c.JSON(http.StatusOK, resp)
 }

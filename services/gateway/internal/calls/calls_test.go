@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,7 +52,8 @@ func TestOutcomes(t *testing.T) {
 		"unknown":         {func(c *edgetest.Call) { c.Fail(contract.Unknown, "unknown", "crashed") }, 500, "unknown", ""},
 		"dead lettered":   {func(c *edgetest.Call) { c.Fail(contract.DeadLettered, "dead_lettered", "again and again") }, 500, "dead_lettered", ""},
 		"denied":          {func(c *edgetest.Call) { c.Deny(contract.ReasonPolicyViolation) }, 403, "denied", ""},
-		"breaks a schema": {func(c *edgetest.Call) { c.Deny(contract.ReasonSchemaViolation) }, 400, "denied", ""},
+		"breaks a schema": {func(c *edgetest.Call) { c.Deny(contract.ReasonSchemaViolation) }, 400, "invalid_input", ""},
+		"unknown field":   {func(c *edgetest.Call) { c.Deny(contract.ReasonArgsUnknownField) }, 400, "invalid_input", ""},
 		"a bundle's own":  {func(c *edgetest.Call) { c.Deny("OUR_RULE") }, 403, "denied", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,9 +94,25 @@ func TestPointers(t *testing.T) {
 	if r := m.Do("POST", "/api/v1/packs/echo", who, `{"text":7}`); r.Param() != "/text" {
 		t.Error(r.Body)
 	}
+	m.Execute = func(c *edgetest.Call) { c.Deny(contract.ReasonArgsUnknownField) }
+	near := m.Do("POST", path, who, `{"kind":"tool.echo","args":{"tex":"a"}}`)
+	e, _ := near.Doc["error"].(map[string]any)
+	if names, _ := e["did_you_mean"].([]any); near.Error() != contract.CodeInvalidInput || e["pointer"] != "/args/tex" || len(names) != 1 || names[0] != "text" || e["hint"] == nil || e["retryable"] != nil {
+		t.Error(near.Body)
+	}
+	state := m.Do("GET", path+"/"+near.Header().Get("X-Binnacle-Call-Id"), who, "").Doc
+	if names, _ := state["did_you_mean"].([]any); state["status"] != contract.Denied || state["error_code"] != contract.CodeInvalidInput || state["pointer"] != "/args/tex" || len(names) != 1 || state["hint"] != e["hint"] {
+		t.Error("the state:", state)
+	}
 	m.Execute = func(c *edgetest.Call) { c.Fail(contract.Failed, "invalid_input", "text/2/x: wrong") }
 	if r := m.Do("POST", path, who, echo); r.Param() != "/args/text/2/x" {
 		t.Error(r.Body)
+	}
+	for _, code := range []string{contract.CodeSchemaMismatch, contract.CodeTimeout, contract.CodeResourceExhausted, contract.CodeHandlerFailed} {
+		m.Execute = func(c *edgetest.Call) { c.Fail(contract.Failed, code, "text/0: gone") }
+		if e, _ := m.Do("POST", path, who, echo).Doc["error"].(map[string]any); e["code"] != code || e["pointer"] != "/args/text/0" {
+			t.Errorf("%s: %v", code, e)
+		}
 	}
 	m.Execute = func(c *edgetest.Call) {
 		c.Fail(contract.Failed, "invalid_input", "other: not an argument that was given")
@@ -271,25 +289,76 @@ func TestIdempotency(t *testing.T) {
 }
 
 // TestSameMoment checks that two simultaneous requests under one key make one call, and
-// that both receive its outcome, although audit's index does not contain the call.
+// that both receive its outcome, although audit's index does not contain the call. Together
+// they query audit at most four times while the call runs: the wait does not poll audit, and
+// neither does the progress that a caller receives as server-sent events or over MCP. Two
+// requests over MCP, which have no key, make two calls and query audit not at all.
 func TestSameMoment(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := edgetest.New(t, gateway.Config{}, "tool.echo")
-		alice := m.Token("alice", token.Tools)
-		m.Answers["audit call"] = func(json.RawMessage) (any, error) { time.Sleep(time.Second); return nil, errNotFound }
-		var c *edgetest.Call
-		m.Execute = func(x *edgetest.Call) { c = x }
-		done := make(chan *edgetest.Response, 2)
-		for range 2 {
-			go func() { done <- m.Do("POST", path, alice, echo, "Idempotency-Key: k") }()
-		}
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		c.Succeed([]byte(`{"text":"once"}`))
-		if a, b := <-done, <-done; a.Code != 200 || !same(a, b) {
-			t.Error(a.Body, b.Body)
-		}
-	})
+	const mcp = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"hi"},"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
+	for name, c := range map[string]struct {
+		path, body string
+		headers    []string
+		calls      int
+		queries    [2]int64 // fewest and most queries of audit
+		progress   string   // part of a notice of progress; "" if the caller receives none
+	}{
+		"a document":         {path, echo, []string{"Idempotency-Key: k"}, 1, [2]int64{1, 4}, ""},
+		"server-sent events": {path, echo, []string{"Idempotency-Key: k", "Accept: text/event-stream"}, 1, [2]int64{1, 4}, `"progress":{"percent":30,`},
+		"MCP": {"/mcp", mcp, []string{"Content-Type: application/json", "Accept: application/json, text/event-stream", "MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", "Mcp-Name: echo"},
+			2, [2]int64{0, 0}, `"progress":30,`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := edgetest.New(t, gateway.Config{}, "tool.echo")
+				alice := m.Token("alice", token.Tools)
+				var queried, reports atomic.Int64
+				m.Answers["audit call"] = func(json.RawMessage) (any, error) {
+					queried.Add(1)
+					time.Sleep(time.Second)
+					return nil, errNotFound
+				}
+				m.Answers[edgetest.Executor+" call_progress"] = func(json.RawMessage) (any, error) {
+					reports.Add(1)
+					return map[string]any{"percent": 30, "message": "page 3", "reported": true}, nil
+				}
+				made := make(chan *edgetest.Call, 2)
+				m.Execute = func(c *edgetest.Call) {
+					made <- c
+					go func() {
+						time.Sleep(2 * time.Second)
+						m.Record(edgetest.Executor, contract.EventEffectStarted, c.Proposal.Session, []byte("{}"), c.Allow())
+					}()
+				}
+				done := make(chan *edgetest.Response, 2)
+				for range 2 {
+					go func() { done <- m.Do("POST", c.path, alice, c.body, c.headers...) }()
+				}
+				time.Sleep(8 * time.Second)
+				synctest.Wait()
+				if n := queried.Load(); n < c.queries[0] || n > c.queries[1] {
+					t.Errorf("audit was queried %d times for two requests, while the call ran for 8 s", n)
+				}
+				if n := reports.Load(); (n > 0) != (c.progress != "") {
+					t.Errorf("the progress was queried %d times", n)
+				}
+				if len(made) != c.calls {
+					t.Errorf("%d calls, want %d", len(made), c.calls)
+				}
+				for range c.calls {
+					(<-made).Succeed([]byte(`{"text":"once"}`))
+				}
+				a, b := <-done, <-done
+				for _, r := range []*edgetest.Response{a, b} {
+					if text := r.Body.String(); r.Code != 200 || !strings.Contains(text, `"text":"once"`) || !strings.Contains(text, c.progress) {
+						t.Errorf("%d %s", r.Code, text)
+					}
+				}
+				if c.calls == 1 && a.Header().Get("X-Binnacle-Call-Id") != b.Header().Get("X-Binnacle-Call-Id") {
+					t.Error("the responses are of two calls")
+				}
+			})
+		})
+	}
 }
 
 // TestCallerLeaves checks that a call is cancelled if its client disconnects, unless the
@@ -362,7 +431,7 @@ func TestJudgement(t *testing.T) {
 	}
 }
 
-var errNotFound = rpc.Errorf(contract.CodeNotFound, "not found: no such call")
+var errNotFound = rpc.Errorf(contract.CodeNotFound, "no such call")
 
 // same reports whether two responses have the same call id and output.
 func same(a, b *edgetest.Response) bool {

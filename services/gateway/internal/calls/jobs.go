@@ -12,7 +12,6 @@ import (
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
@@ -33,9 +32,9 @@ import (
 // a job.
 const deferWithin = 2 * time.Second
 
-// deferred records that a call becomes a job, if the wait for its outcome ended without
-// one and the call goes on. If the record cannot be appended, the response is sent without
-// it: the call goes on in any case, and its state can be read by its id.
+// deferred records that a call becomes a job, if the wait for its outcome ended without one and
+// the call continues. If the record cannot be appended, the response is sent without it: the
+// call continues in any case, and its state can be read by its id.
 func deferred(ctx context.Context, s *Runner, p *propose.Pending, res *await.Result) {
 	status := ""
 	switch {
@@ -55,8 +54,9 @@ func deferred(ctx context.Context, s *Runner, p *propose.Pending, res *await.Res
 	}
 }
 
-// deferredAgain does what deferred does for a call that was proposed earlier, unless the
-// call is a job already. err is the error of the wait for its outcome.
+// deferredAgain is like deferred, for a call that was proposed earlier, but records nothing if
+// audit's index has the call as a job. If the index does not have the record yet, the ledger
+// rejects the second one by its id. err is the error of the wait for its outcome.
 func deferredAgain(ctx context.Context, s *Runner, proposal *contract.Event, err error) {
 	status, late := "", (*apierr.Error)(nil)
 	switch {
@@ -69,7 +69,7 @@ func deferredAgain(ctx context.Context, s *Runner, proposal *contract.Event, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, deferWithin)
 	defer cancel()
-	known, err := isJob(ctx, s, proposal)
+	known, err := s.has(ctx, audit.DeferralQuery, proposal)
 	if err != nil {
 		s.Log.Warn("a call was not recorded as a job", "call", proposal.CallID, "err", err)
 		return
@@ -86,29 +86,6 @@ func appendDeferral(ctx context.Context, s *Runner, proposal *contract.Event, st
 	if _, err := s.Proposer.Emit.Append(ctx, e); err != nil && !errors.Is(err, eventlog.ErrIDConflict) { // another gateway has recorded it
 		s.Log.Warn("a call was not recorded as a job", "call", proposal.CallID, "err", err)
 	}
-}
-
-// isJob reports whether the ledger has the event that makes a proposed call a job. It reads
-// the session's events of that name since the proposal.
-func isJob(ctx context.Context, s *Runner, proposal *contract.Event) (bool, error) {
-	at, err := contract.ParseTime(proposal.Time)
-	if err != nil {
-		return false, err
-	}
-	from, err := eventlog.Since(ctx, s.Ledger, at)
-	if err != nil {
-		return false, err
-	}
-	filter := bus.Filter{Tenant: proposal.Tenant, Service: contract.CallerExecutor, Event: contract.EventCallDeferred, Key: proposal.Session}
-	for en, err := range s.Ledger.Scan(ctx, filter.String(), from) {
-		if err != nil {
-			return false, err
-		}
-		if contract.PeekCallID(en.Data) == proposal.CallID {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // Job describes an asynchronous call whose request was answered before its outcome.

@@ -21,9 +21,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestAsync checks that an asynchronous request is answered after a second, that its call
-// goes on when the client has disconnected, and that its state has the outcome. A call that
-// ends within the second is answered with its outcome.
+// TestAsync checks that an asynchronous request is answered after a second, that its call goes
+// on after the response, and that its state has the outcome. A call that ends within the second
+// is answered with its outcome.
 func TestAsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -134,8 +134,8 @@ func TestCancelCredential(t *testing.T) {
 	})
 }
 
-// indexed replaces audit's search in m: it returns the newest events of a tenant's actor,
-// as many and as old as the query says.
+// indexed returns an answer to audit's query search that reads the ledger of m: the newest events
+// of the tenant with the actor, service and event of the query, within its bounds.
 func indexed(m *edgetest.Mesh, tenant string) func(json.RawMessage) (any, error) {
 	return func(raw json.RawMessage) (any, error) {
 		var q audit.SearchRequest

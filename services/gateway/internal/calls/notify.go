@@ -29,13 +29,17 @@ type JobWebhook struct {
 }
 
 // JobWork is the consumer of jobs for JobWebhook.Notify. A job is redelivered until the
-// webhook returns 2xx, or until noticeWithin after its end.
+// webhook returns 2xx, until noticeWithin after its end or, if audit does not have its
+// proposal, until proposalWithin after its event.
 var JobWork = bus.Work{Name: "jobs", Filters: bus.Filters(services.Gateway, contract.EventCallDeferred), Ends: bus.Filters(services.Gateway, contract.EventJobNotified),
 	AckWait: 10 * time.Second, MaxAckPending: 16384}
 
 const (
-	noticeWithin = 24 * time.Hour // time after the end of a job within which its notice is sent
-	notices      = 16             // notices that an instance sends at a time
+	// Audit has the proposal of a job this long after the time of the job's event, unless a
+	// faulty gateway has recorded the event.
+	proposalWithin = time.Hour
+	noticeWithin   = 24 * time.Hour // time after the end of a job within which its notice is sent
+	notices        = 16             // notices that an instance sends at a time
 	// A job in progress is redelivered after a tenth of its age, and a failed notice is sent
 	// again after half of the time since the end of the job, between these bounds.
 	soonest, latest = time.Second, 30 * time.Second
@@ -67,13 +71,13 @@ type JobNotice struct {
 	Poll       string `json:"poll"`  // path of the state of the call, with its output
 }
 
-// Notify sends the notice of a job if it has ended, and then records job_notified. While
-// the job has not ended, it returns an error of react.Later. An error that wraps
-// react.ErrPermanent means that no notice is sent: the events of the job cannot be decoded,
-// or attempts have failed for noticeWithin. If the job ended more than noticeWithin ago and
-// this is the first delivery, because the webhook was configured later, Notify sends nothing
-// and returns nil.
-// A webhook may receive a notice more than once, with the same id.
+// Notify sends the notice of a job if it has ended, and then records job_notified. While the
+// job has not ended, it returns an error of react.Later. An error that wraps react.ErrPermanent
+// means that no notice is sent: the events of the job cannot be decoded, audit does not have its
+// proposal although the time of e is more than proposalWithin in the past or in the future, or
+// attempts have failed for noticeWithin. If the job ended more than noticeWithin ago and this is
+// the first delivery, because the webhook was configured later, Notify sends nothing and returns
+// nil. A webhook may receive a notice more than once, with the same id.
 func (s *JobWebhook) Notify(ctx context.Context, e *contract.Event) error {
 	own := s.Queries.In(e.Tenant)
 	first, err := own.Event(ctx, audit.ProposalQuery, e.CallID)
@@ -89,7 +93,11 @@ func (s *JobWebhook) Notify(ctx context.Context, e *contract.Event) error {
 		if err != nil {
 			return react.Permanent(err)
 		}
-		return react.Later(bounded(s.Emit.Now().Sub(at) / 10))
+		age := s.Emit.Now().Sub(at)
+		if first == nil && age.Abs() > proposalWithin { // the gateway that recorded e may have stated a time in the future
+			return react.Permanent(errors.New("call " + e.CallID + " does not exist"))
+		}
+		return react.Later(bounded(age / 10))
 	}
 	var call contract.Call
 	if err := contract.Decode(first.Data, &call); err != nil {
@@ -113,7 +121,7 @@ func (s *JobWebhook) Notify(ctx context.Context, e *contract.Event) error {
 	if err := s.Durable(ctx); err != nil {
 		return err
 	}
-	if err := s.Post(ctx, e.ID, JobNotice{Type: "job.ended", ID: e.ID, CallID: e.CallID, Session: first.Session, Tenant: e.Tenant, Actor: first.Actor, Kind: call.Kind, Tool: call.Tool, Status: state.Status,
+	if err := s.Post(ctx, e.Tenant, e.ID, JobNotice{Type: "job.ended", ID: e.ID, CallID: e.CallID, Session: first.Session, Tenant: e.Tenant, Actor: first.Actor, Kind: call.Kind, Tool: call.Tool, Status: state.Status,
 		ErrorCode: state.ErrorCode, Verdict: state.Verdict, ReasonCode: state.ReasonCode, ReceiptID: state.ReceiptID, Begin: first.Time, End: last.Time, Poll: pollOf(e.CallID)}); err != nil {
 		return react.Again(err, bounded(s.Emit.Now().Sub(end)/2))
 	}

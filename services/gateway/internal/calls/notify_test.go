@@ -54,7 +54,9 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 // TestJobWebhook checks that a job is redelivered while it has no outcome, that its
 // notice then has its outcome and is recorded once when the webhook has accepted it, that a
 // notice is sent again with the same id, that it waits until the outcome is synced, and
-// that none is sent a day after the end of the job.
+// that none is sent a day after the end of the job. For a job that does not exist, whose event
+// only a faulty gateway records, Notify fails for good if the event's time is more than an hour in
+// the past or in the future.
 func TestJobWebhook(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.echo")
 	var c *edgetest.Call
@@ -82,12 +84,20 @@ func TestJobWebhook(t *testing.T) {
 	var after time.Duration // time since the event of the job
 	now := func() time.Time { return began.Add(after) }
 	synced := errors.New("not synced")
-	hook := &calls.JobWebhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/hush", Key: []byte("0123456789abcdef"), Now: now}, Queries: m.Queries(),
+	hook := &calls.JobWebhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/hush", Key: []byte("0123456789abcdef"), Now: now, Transport: func(string, string) *http.Transport { return &http.Transport{} }}, Queries: m.Queries(),
 		Emit: &emit.Emitter{Tenant: edgetest.Tenant, Source: "gateway/gw1", Now: now, Log: m.Ledger}, Durable: func(context.Context) error { return synced }}
 	notify := func() error { return hook.Reactor().Handle(t.Context(), job) }
 	for age, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 6 * time.Second, 24 * time.Hour: 30 * time.Second} {
 		if after = age; !errors.Is(notify(), react.Later(want)) {
 			t.Errorf("after %s: %v", age, notify())
+		}
+	}
+	foreign := *job
+	foreign.CallID = job.CallID + "-none"
+	for age, want := range map[time.Duration]error{0: react.Later(time.Second), time.Hour: react.Later(30 * time.Second), 61 * time.Minute: react.ErrPermanent, -61 * time.Minute: react.ErrPermanent} {
+		after = age
+		if err := hook.Notify(t.Context(), &foreign); !errors.Is(err, want) {
+			t.Errorf("no such job, after %s: %v", age, err)
 		}
 	}
 	c.Succeed([]byte(`{"text":"hi"}`))

@@ -219,6 +219,25 @@ func (s *Runner) Before(ctx context.Context, r propose.Request, lost error) (*Pr
 	return p, nil
 }
 
+// FirstArgs returns the arguments of the call that was proposed earlier under the id of r, or
+// nil if audit's index has none. If that call is of another kind, or its arguments were
+// erased, the error is that of Conflict.
+func (s *Runner) FirstArgs(ctx context.Context, r propose.Request) ([]byte, error) {
+	e, err := s.Queries.In(r.Tenant).Event(ctx, audit.ProposalQuery, r.ID)
+	if err != nil || e == nil {
+		return nil, err
+	}
+	var call contract.Call
+	if err := contract.Decode(e.Data, &call); err != nil {
+		return nil, err
+	}
+	args, err := s.Blobs.In(r.Tenant).Open(ctx, &call.Args)
+	if call.Kind != r.Kind || errors.Is(err, contract.ErrErased) {
+		return nil, Conflict(r, "this key was used for another call; use a new one")
+	}
+	return args, err
+}
+
 // proposalAt reads the proposal of a call at a sequence of the ledger. Any service can
 // publish under any message id, so proposalAt returns an error if the stored event is
 // not a gateway's proposal of that call in the given tenant.
@@ -288,6 +307,7 @@ func (s *Runner) repeatOr(ctx context.Context, r propose.Request, async bool, be
 	if err != nil {
 		return nil, nil, err
 	}
+	s.followed.begin(nil, before.Proposal, before.Known())
 	out, output, err := s.Repeat(ctx, r, before)
 	if async {
 		deferredAgain(ctx, s, before.Proposal, err)

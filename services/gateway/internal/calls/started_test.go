@@ -26,7 +26,7 @@ func TestStartedDelivers(t *testing.T) {
 	}
 	defer p.Close()
 	<-p.Stored()
-	if r.started(t.Context(), p.Event, 1) {
+	if r.started(t.Context(), p) {
 		t.Error("a proposal counts as a start")
 	}
 	runner := by("session-runner/se1")
@@ -36,11 +36,11 @@ func TestStartedDelivers(t *testing.T) {
 		}
 	}
 	record(contract.EventEffectStarted, []byte("{}"))
-	if !r.started(t.Context(), p.Event, 1) || len(p.Outcome()) != 0 {
+	if !r.started(t.Context(), p) || len(p.Outcome()) != 0 {
 		t.Error("started:", len(p.Outcome()), "outcomes")
 	}
 	record(contract.EventEffectRecorded, contract.Bytes(&contract.Recorded{}))
-	if !r.started(t.Context(), p.Event, 1) || len(p.Outcome()) != 1 {
+	if !r.started(t.Context(), p) || len(p.Outcome()) != 1 {
 		t.Error("ended:", len(p.Outcome()), "outcomes")
 	}
 }

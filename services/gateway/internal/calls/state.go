@@ -9,13 +9,10 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
-	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
-	"github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
@@ -27,15 +24,19 @@ import (
 type CallState struct {
 	CallID     string          `json:"call_id"`
 	Session    string          `json:"session_id"`
-	Called     string          `json:"session,omitempty"` // the caller's name for the session; only in responses with status 202
+	Called     string          `json:"session,omitempty"` // the caller's name for the session; only in responses to the request that proposes the call
 	Status     string          `json:"status"`            // proposed, pending_approval, allowed, running, or the status of the effect
 	Verdict    string          `json:"verdict,omitempty"`
 	ReasonCode string          `json:"reason_code,omitempty"`
 	Expires    string          `json:"expires,omitempty"`        // end of the time to vote; only while the call waits for approval
 	Queued     int64           `json:"queue_position,omitempty"` // number of calls that waited for a sandbox when this one began to wait, itself included; only while it waits
+	Progress   *Progress       `json:"progress,omitempty"`       // last report of the program; only while it runs
 	ReceiptID  string          `json:"receipt_id,omitempty"`
 	ErrorCode  string          `json:"error_code,omitempty"`
 	Error      string          `json:"error,omitempty"`
+	Hint       string          `json:"hint,omitempty"`         // advice for the caller; only if the arguments violate the schema of the tool
+	Pointer    string          `json:"pointer,omitempty"`      // JSON pointer of the argument that violates the schema of the tool, /args/…
+	DidYouMean []string        `json:"did_you_mean,omitempty"` // names that are similar to a wrong one
 	Output     json.RawMessage `json:"output,omitempty"`
 	Poll       string          `json:"poll"` // path of this document
 }
@@ -43,15 +44,19 @@ type CallState struct {
 // Accepted responds to the proposal of an escalated call with 202 and the path under
 // which the call's state can be read. The escalation is durable.
 func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
-	poll := pollOf(r.ID)
-	c.Response().Header().Set("Location", poll)
+	c.Response().Header().Set("Location", pollOf(r.ID))
 	c.Response().Header().Set("Retry-After", "5")
-	return c.JSON(http.StatusAccepted, CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: pendingApproval, Verdict: contract.Escalate,
-		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: poll})
+	return c.JSON(http.StatusAccepted, waiting(r, esc))
 }
 
-// Later responds to the proposal of a call that has no outcome yet with 202 and the path
-// under which the call's state can be read. The call goes on when the caller disconnects.
+// waiting returns the state of an escalated call.
+func waiting(r propose.Request, esc *apierr.Escalation) CallState {
+	return CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: pendingApproval, Verdict: contract.Escalate,
+		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: pollOf(r.ID)}
+}
+
+// Later responds to the proposal of a call that has no outcome yet with 202 and the path under
+// which the call's state can be read. The call continues when the caller disconnects.
 func Later(c echo.Context, r propose.Request) error {
 	poll := pollOf(r.ID)
 	c.Response().Header().Set("Location", poll)
@@ -88,15 +93,17 @@ func (s *API) Cancel(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// CancelBy records that a caller requests the cancellation of a call, and returns the
-// proposal of the call. Its errors are those of Cancel.
+// CancelBy records that a caller requests the cancellation of a call, and returns the proposal of
+// the call. The error has status 404 for an unknown call or one that the caller may not cancel,
+// 409 for a call that a gateway cannot cancel (see Cancel), and 503 if the cancellation cannot be
+// recorded.
 func (s *Runner) CancelBy(ctx context.Context, who *auth.Caller, id string) (*contract.Event, error) {
 	e, err := s.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, id)
 	if err != nil {
 		return nil, err
 	}
 	if e == nil || !who.MayCancel(e) {
-		return nil, apierr.NotFound("not found: no call " + id)
+		return nil, apierr.NotFound("no call " + id)
 	}
 	if e.Service() != contract.CallerExecutor {
 		return nil, &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeConflict, CallID: id, Message: "the call was proposed by " + e.Service() + ", which cancels it with the call that it is a part of"}
@@ -116,18 +123,18 @@ func (s *Runner) CancelBy(ctx context.Context, who *auth.Caller, id string) (*co
 	return e, nil
 }
 
-// Cancelled reports whether the ledger holds a request to cancel a call, given any event
-// e of the call.
+// Cancelled reports whether a gateway has recorded a request to cancel a call, given any event e
+// of the call. It queries audit's index, which has the request by an id that is derived from the
+// call's, so the cost does not depend on the session. The error has status 503.
 func (s *Runner) Cancelled(ctx context.Context, e *contract.Event) (bool, error) {
-	for en, err := range s.Ledger.Scan(ctx, bus.Filter{Tenant: e.Tenant, Event: contract.EventCancelRequested, Key: e.Session}.String(), 1) {
-		if err != nil {
-			return false, err
-		}
-		if contract.PeekCallID(en.Data) == e.CallID {
-			return true, nil
-		}
-	}
-	return false, nil
+	return s.has(ctx, audit.CancellationQuery, e)
+}
+
+// has reports whether audit's index has the event that a query returns for the call of e, recorded
+// by a gateway.
+func (s *Runner) has(ctx context.Context, q queries.EventQuery, e *contract.Event) (bool, error) {
+	found, err := s.Queries.In(e.Tenant).Event(ctx, q, e.CallID)
+	return found != nil && found.Service() == contract.CallerExecutor, err
 }
 
 // Escalated responds as Accepted does if err is the escalation of the proposal r, and
@@ -143,36 +150,50 @@ func Escalated(c echo.Context, r propose.Request, err error) error {
 // State handles GET /api/v1/calls/{id}. It responds with a CallState to the actor of the
 // call and to holders of audit:read. For other callers, and for an unknown call, the
 // response is 404. If the call's output was erased, the response is 410; if the output
-// or the state cannot be read now, it is 503.
+// or the state cannot be read now, it is 503. To a caller that accepts server-sent events, it
+// responds as watch does.
 func (s *API) State(c echo.Context) error {
 	who, err := s.Gate.Caller(c, "")
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
-	defer cancel()
-	out, e, err := s.StateOf(ctx, who, c.Param("id"))
+	if acceptsEvents(c) {
+		return s.watch(c, who)
+	}
+	out, err := s.current(c.Request().Context(), who, c.Param("id"))
 	if err != nil {
 		return err
 	}
 	if out.ReceiptID == "" {
 		c.Response().Header().Set("Retry-After", "1")
 	}
-	if out.Status == running {
-		out.Queued = s.Position(ctx, e)
-	}
 	return c.JSON(http.StatusOK, out)
 }
 
-// StateOf returns the state of a call, without its position in a queue, and the event that
-// determines it. Its errors are those of State.
+// current returns the state of a call with, while it runs, its progress or its position in the
+// queue. Its errors are those of State.
+func (s *API) current(ctx context.Context, who *auth.Caller, id string) (CallState, error) {
+	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
+	defer cancel()
+	out, e, err := s.StateOf(ctx, who, id)
+	if err == nil && out.Status == running {
+		n, _ := NoticeOf(ctx, s.Runner.Queries, e)
+		if out.Queued = n.Queued; n.Reported {
+			out.Progress = &n.Progress
+		}
+	}
+	return out, err
+}
+
+// StateOf returns the state of a call, without its progress and its position in a queue, and the
+// event that determines it. Its errors are those of State.
 func (s *API) StateOf(ctx context.Context, who *auth.Caller, id string) (CallState, *contract.Event, error) {
 	e, err := s.Runner.Queries.In(who.Tenant).Last(ctx, id)
 	if err != nil {
 		return CallState{}, nil, err
 	}
 	if e == nil || !who.Is(e) && !slices.Contains(who.Scopes, token.Audit) {
-		return CallState{}, nil, apierr.NotFound("not found: no call " + id)
+		return CallState{}, nil, apierr.NotFound("no call " + id)
 	}
 	out := CallState{CallID: e.CallID, Session: e.Session, Status: proposed, Poll: pollOf(e.CallID)}
 	ref, err := out.fold(e)
@@ -181,48 +202,10 @@ func (s *API) StateOf(ctx context.Context, who *auth.Caller, id string) (CallSta
 			err = apierr.Unreadable(out.CallID, err)
 		}
 	}
+	if err == nil && out.ErrorCode == contract.CodeInvalidInput && ofSchema(out.ReasonCode) {
+		s.Places().in(ctx, &out, who.Tenant)
+	}
 	return out, e, err
-}
-
-// Position returns the position at which a call began to wait for a sandbox, given an event e of
-// the call that was recorded before the wait began. It returns 0 if the call does not wait, or
-// waits no longer, or if the ledger cannot be read.
-func (s *Runner) Position(ctx context.Context, e *contract.Event) int64 {
-	filter := bus.Filter{Tenant: e.Tenant, Service: services.SessionRunner, Event: contract.EventSandboxQueued, Key: e.Session}.String()
-	en, err := s.Past.Ledger.Last(ctx, filter)
-	if err != nil {
-		return 0
-	}
-	if contract.PeekCallID(en.Data) == e.CallID {
-		return position(en, filter)
-	}
-	at, err := contract.ParseTime(e.Time) // another call of the session waited later
-	if err != nil {
-		return 0
-	}
-	from, err := eventlog.Since(ctx, s.Past.Ledger, at)
-	if err != nil {
-		return 0
-	}
-	var last int64
-	for en, err := range s.Past.Ledger.Scan(ctx, filter, from) {
-		if err != nil {
-			return 0
-		}
-		if contract.PeekCallID(en.Data) == e.CallID {
-			last = position(en, filter)
-		}
-	}
-	return last
-}
-
-// position returns the position in an event sandbox_queued, or 0 if en is not a valid event.
-func position(en eventlog.Entry, filter string) int64 {
-	var d sessionrunner.SandboxQueued
-	if e, err := eventlog.Open(en, filter); err != nil || contract.Decode(e.Data, &d) != nil {
-		return 0
-	}
-	return d.Position
 }
 
 // fold sets the state of a call from its newest event. It returns the output if the call
@@ -246,7 +229,7 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 			return nil, err
 		}
 		x.Status, x.Verdict, x.ReasonCode, x.ReceiptID = rec.Effect.Status, rec.Receipt.Verdict, rec.Receipt.ReasonCode, rec.Receipt.ID
-		x.ErrorCode, x.Error = rec.Effect.ErrorCode, rec.Effect.ErrorMessage
+		x.ErrorCode, x.Error = rec.ErrorCode(), rec.Effect.ErrorMessage
 		if out := rec.Output; out != nil && rec.Effect.Status == contract.Succeeded && out.Store != contract.StoreWithheld {
 			return out, nil
 		}

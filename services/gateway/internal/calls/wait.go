@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
@@ -15,7 +14,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
-	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
@@ -40,7 +38,8 @@ type Runner struct {
 	// see auth.Gate.Suspended.
 	Suspended func(tenant, principal string) error
 
-	schemas toolschema.Checker
+	schemas  toolschema.Checker
+	followed followed
 }
 
 // Propose begins to record the proposal of a call. If the probes show that the ledger
@@ -66,8 +65,7 @@ func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pendi
 // Wait waits for a call that was just proposed. The ledger is probed during the wait.
 func (s *Runner) Wait(ctx context.Context, p *propose.Pending, t await.Terms, sink await.Sink) await.Result {
 	defer s.Probe.Watch()()
-	from, _ := s.Proposer.Position()
-	w := await.Waiter{Probe: s.Probe, Progress: func(ctx context.Context) bool { return s.started(ctx, p.Event, from) }}
+	w := await.Waiter{Probe: s.Probe, Progress: func(ctx context.Context) bool { return s.started(ctx, p) }}
 	return w.Wait(ctx, p, t, sink)
 }
 
@@ -104,9 +102,8 @@ const asyncWait = time.Second
 // outcome, the error is an *apierr.Escalation if the call was escalated, and otherwise
 // an *apierr.Error or ctx.Err(). If the call was not escalated, Await cancels it if ctx
 // is done before the outcome is received, and as GiveUp does if the ledger does not
-// respond. If a call was proposed earlier under the same Idempotency-Key, Await instead
-// waits for that call as Repeat does, with async for at most asyncWait, which never
-// cancels the call.
+// respond. If a call was proposed earlier under the same Idempotency-Key, Await instead waits for
+// that call as Repeat does, with async for at most asyncWait; this wait never cancels the call.
 func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*propose.Outcome, []byte, error) {
 	return s.AwaitWith(ctx, r, async, await.Whole{})
 }
@@ -130,6 +127,7 @@ func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, s
 		return nil, nil, err
 	}
 	defer p.Close()
+	s.followed.begin(p, p.Event, await.Known{})
 	began := time.Now()
 	res := s.Wait(ctx, p, terms, sink)
 	if async {
@@ -187,79 +185,54 @@ func Pending(r propose.Request) *apierr.Error {
 // succeed or its output cannot be read, result returns the outcome and an error.
 func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Outcome) (*propose.Outcome, []byte, error) {
 	if e := apierr.OfOutcome(&out.Recorded); e != nil {
-		s.PointAt(e, r)
+		s.Places().At(e, r)
 		return out, nil, e
 	}
 	output, err := s.output(ctx, r.Tenant, out)
 	return out, output, err
 }
 
-// PointAt sets the place of the wrong argument in e, if the place can be determined. If
-// the executor rejected the input, the wrong argument is the one that the executor's
-// error message names. If policy denied the call because of the tool's schema, the
-// ledger holds only the reason code; the wrong argument is then the one that does not
-// match the tool's current schema, and PointAt adds the place to the message. For a name
-// that no tool, argument or enum has, PointAt adds similar ones. Other errors are not
-// changed.
-func (s *Runner) PointAt(e *apierr.Error, r propose.Request) {
-	if e.Code == contract.CodeInvalidInput {
-		e.PointBy(e.Message, r.Kind, r.Args)
-		return
-	}
-	if e.ReasonCode == contract.ReasonUnknownTool {
-		e.Suggest(s.similar(r.Kind))
-		return
-	}
-	if e.ReasonCode != contract.ReasonSchemaViolation && e.ReasonCode != contract.ReasonArgsUnknownField {
-		return
-	}
-	t, _ := s.Tools.Lookup(r.Kind)
-	if t == nil || s.Tools.In(r.Tenant).Drifted(t, contract.Digest(t)) {
-		return
-	}
-	if v := s.schemas.Where(t, r.Args); v.Keyword != "" {
-		e.Pointer = "/args" + v.Pointer
-		e.Message += " " + e.Pointer + " breaks " + v.Keyword + "."
-		e.Suggest(v.Near)
-	}
-}
+// mostLater is the maximum number of events of later calls that started reads under one filter.
+const mostLater = 64
 
-// similar returns the names of tools that are similar to the name in kind, or nil if
-// kind does not begin with "tool.".
-func (s *Runner) similar(kind string) []string {
-	name, ok := strings.CutPrefix(kind, "tool.")
-	if !ok {
-		return nil
+// started reports whether the ledger has an event that shows that a call which was just proposed
+// has started or ended. It delivers an outcome that it finds to the waits for the call, because
+// the consumer of this instance's reader may still elect a leader. It reads the claims and outcomes
+// of the session after the proposal. If it has read those of mostLater other calls and none of the
+// call, it returns true, because executors then receive the work of the session. It returns false
+// if the ledger cannot be read within probe.Within, or the proposal is not stored.
+func (s *Runner) started(ctx context.Context, p *propose.Pending) bool {
+	from := p.Seq()
+	if from == 0 {
+		return false
 	}
-	var names []string
-	for _, t := range s.Tools.Tools() {
-		names = append(names, t.Tool)
-	}
-	return suggest.Near(name, names)
-}
-
-// started reports whether the ledger contains, at or after sequence from, an event that
-// shows that the call of e has started or ended. It delivers an outcome that it finds to
-// the waits for the call, because the consumer of this instance's reader may still elect
-// a leader. It returns false if the ledger cannot be read within probe.Within.
-func (s *Runner) started(ctx context.Context, e *contract.Event, from uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, probe.Within)
 	defer cancel()
-	for _, name := range []string{contract.EventEffectRecorded, contract.EventEffectStarted} {
-		for en, err := range s.Ledger.Scan(ctx, bus.Filter{Tenant: e.Tenant, Event: name, Key: e.Session}.String(), from) {
-			if err != nil {
-				return false
-			}
-			if contract.PeekCallID(en.Data) != e.CallID {
-				continue
-			}
-			if name == contract.EventEffectRecorded {
-				_ = s.Proposer.Deliver(en) // its error is always nil
-			}
+	e := p.Event
+	claims, outcomes := bus.Filter{Tenant: e.Tenant, Event: contract.EventEffectStarted, Key: e.Session}.String(), bus.ChainFilter(e.Tenant, e.Session)
+	own := eventlog.OfCall(e.CallID, nil)
+	en, err := eventlog.FirstOf(ctx, s.Ledger, from, atMost(2*mostLater, own), outcomes, claims)
+	if err != nil {
+		return false
+	}
+	if bus.Match(claims, en.Subject) && own(en) {
+		if en, err = eventlog.First(ctx, s.Ledger, outcomes, en.Seq, atMost(mostLater, own)); err != nil {
 			return true
 		}
 	}
-	return false
+	if bus.Match(outcomes, en.Subject) && own(en) {
+		_ = s.Proposer.Deliver(en) // its error is always nil
+	}
+	return true
+}
+
+// atMost returns a match function that selects what match does, and any entry after it has not
+// selected n.
+func atMost(n int, match func(eventlog.Entry) bool) func(eventlog.Entry) bool {
+	return func(en eventlog.Entry) bool {
+		n--
+		return n < 0 || match(en)
+	}
 }
 
 // Silent returns the error (503) for a request while the ledger does not respond. The

@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/services/gateway/conform"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -145,7 +146,7 @@ func (r *ConformanceRequest) target() (t conform.Target, level string, err error
 	if !slices.Contains(conform.Levels, level) {
 		return t, "", apierr.BadRequest(at, "want one of "+strings.Join(conform.Levels, ", "))
 	}
-	t = conform.Target{Tool: "cmd.upper", Args: json.RawMessage(`{"text":"conform"}`), Model: "demo/echo"}
+	t = conform.Target{Tool: "cmd.upper", Args: json.RawMessage(`{"text":"conform"}`), Model: llm.DemoModel}
 	if r.Tool != "" {
 		t.Tool, t.Args = r.Tool, json.RawMessage("{}")
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -32,6 +31,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/probe"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/reported"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -45,7 +45,7 @@ type API struct {
 	Lender  Lender // nil if the instance has no signing key
 	Tools   *catalog.Catalog
 	Metrics calls.Metrics
-	Blobs   *blob.Store
+	Reports *reported.Store
 	Emit    *emit.Emitter
 	Log     *slog.Logger
 
@@ -258,11 +258,12 @@ func (s *API) resumeOr(ctx context.Context, r propose.Request, before *calls.Pri
 	return s.resume(ctx, r, before, async)
 }
 
-// resume waits, for at most r.Timeout, until the intent of a call that was proposed
-// earlier may be handed out; the results are then those of claim. If the intent was
-// handed out before, the results are those of again. If the call has an outcome, the
-// error is that of endedError. If the wait ends while the call waits for approval, the
-// error is an *apierr.Escalation.
+// resume waits, for at most r.Timeout, until the intent of a call that was proposed earlier may be
+// handed out; the results are then those of claim. If the intent was handed out before, the results
+// are those of again. If the call has an outcome, the error is that of endedError. If the wait ends
+// while the call waits for approval, the error is an *apierr.Escalation; if the ledger does not
+// respond, it is that of calls.Silent; if there is no decision in time, that of calls.Pending; and
+// if ctx is done, that of ctx.
 func (s *API) resume(ctx context.Context, r propose.Request, before *calls.Prior, async bool) (*contract.Event, bool, error) {
 	res := s.Calls.WaitAgain(ctx, before.Proposal, &before.Call, before.Known(), await.Terms{Within: r.Timeout, Async: async})
 	switch res.State {
@@ -311,7 +312,7 @@ func frozen(r propose.Request) *apierr.Error {
 // a report of the caller.
 func (s *API) endedError(r propose.Request, rec *contract.Recorded) error {
 	if e := apierr.OfOutcome(rec); e != nil && rec.Effect.AttestedBy == "" {
-		s.Calls.PointAt(e, r)
+		s.Calls.Places().At(e, r)
 		return e
 	}
 	return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeIntentUsed, CallID: r.ID, ReceiptID: receipt.ID(r.ID),
@@ -332,7 +333,7 @@ func (s *API) takeUp(c echo.Context, who *auth.Caller, req *DecideRequest, async
 	}
 	var call contract.Call
 	if first == nil || !who.Made(first) || contract.Decode(first.Data, &call) != nil || call.ReportWithin == 0 {
-		return apierr.NotFound("not found: no call " + req.CallID + " of yours that you execute yourself")
+		return apierr.NotFound("no call " + req.CallID + " of yours that you execute yourself")
 	}
 	timeout, err := s.Calls.TimeoutOf(c.Request().Header, call.Kind)
 	if err != nil {

@@ -10,9 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
+	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/edgetest"
@@ -33,6 +36,7 @@ type lender struct {
 	late     bool
 	claimed  map[string]bool
 	closed   map[string]bool
+	last     *handout.Report // the last one that Close received
 }
 
 func (l *lender) HandOut(_ context.Context, e *contract.Event, _ *contract.Allowed) error {
@@ -51,6 +55,7 @@ func (l *lender) Withholds() error { return l.withheld }
 
 func (l *lender) Close(_ context.Context, started *contract.Event, a *contract.Allowed, r *handout.Report) (contract.Effect, bool, error) {
 	eff := contract.Effect{CallID: a.Call.ID, AttestedBy: contract.Caller, Status: r.Status, ErrorCode: r.ErrorCode, ErrorMessage: r.ErrorMessage, Usage: r.Usage}
+	l.last = r
 	if l.closed[a.Call.ID] {
 		return eff, false, outcome.ErrSuperseded
 	}
@@ -237,5 +242,41 @@ func TestReport(t *testing.T) {
 	}
 	if len(facts) != 1 || !strings.HasPrefix(facts[0], contract.IDOutcome) {
 		t.Error("facts", facts)
+	}
+}
+
+// contentKeys provides one content key.
+type contentKeys struct{}
+
+func (contentKeys) Current(context.Context, string) (string, []byte, error) {
+	return "k1", make([]byte, 32), nil
+}
+
+func (contentKeys) Key(context.Context, string, string) ([]byte, error) { return make([]byte, 32), nil }
+
+// TestReportCapture checks, for each capture mode, whether the stored output of a coding agent's
+// tool has its text and is encrypted, and that the same report is accepted again in mode plain.
+func TestReportCapture(t *testing.T) {
+	const full, bare = `{"text":"SECRET"}`, `{}` // the output schema of the test's tools permits text alone
+	for mode, want := range map[string]string{llm.CapturePlain: full, llm.CaptureEncrypted: full, llm.CaptureHashed: bare, llm.CaptureOff: bare} {
+		l := &lender{claimed: map[string]bool{}, closed: map[string]bool{}}
+		l.m = edgetest.NewWith(t, gateway.Config{}, l, clientkind.Shell)
+		l.m.Execute = func(c *edgetest.Call) { c.Allow() }
+		l.m.Blobs.Keys = contentKeys{}
+		l.m.Service.Reload(&config.Config{Gateway: config.Gateway{Capture: mode}})
+		alice := l.m.Token("alice", token.Decide)
+		permit := l.m.Do("POST", path, alice, strings.Replace(request, "tool.a", clientkind.Shell, 1))
+		at, _ := permit.Doc["report"].(string)
+		report := fmt.Sprintf(`{"args_digest":%q,"status":"succeeded","output":%s}`, permit.Doc["args_digest"], full)
+		if r := l.m.Do("POST", at, alice, report); r.Code != 200 || r.Doc["repeated"] != false {
+			t.Fatal(mode, permit.Body, r.Body)
+		}
+		if got, err := l.m.Blobs.Open(t.Context(), l.last.Output); err != nil || string(got) != want || (l.last.Output.Encryption != nil) != (mode == llm.CaptureEncrypted) {
+			t.Errorf("%s: %s %v, want %s", mode, got, err, want)
+		}
+		l.m.Service.Reload(&config.Config{Gateway: config.Gateway{Capture: llm.CapturePlain}})
+		if r := l.m.Do("POST", at, alice, report); r.Code != 200 || r.Doc["repeated"] != true {
+			t.Error(mode, "the same again:", r.Body)
+		}
 	}
 }

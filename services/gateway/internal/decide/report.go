@@ -136,7 +136,7 @@ func (s *API) Report(c echo.Context) error {
 // lent returns the event that allowed the call of an intent, and its data. The error is
 // 404 unless the caller proposed the call in order to execute it and policy allowed it.
 func (s *API) lent(ctx context.Context, who *auth.Caller, intent string) (*contract.Event, *contract.Allowed, error) {
-	missing := apierr.NotFound("not found: no intent " + intent + " was handed out to you")
+	missing := apierr.NotFound("no intent " + intent + " was handed out to you")
 	call := guard.CallID(intent)
 	if call == "" {
 		return nil, nil, missing
@@ -180,13 +180,13 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	case err != nil:
 		return nil, err
 	case last == nil || last.Name == contract.EventAllowed:
-		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " was not handed out")
+		return nil, apierr.NotFound("the intent " + a.Decision.Intent.ID + " was not handed out")
 	case last.Name == contract.EventEffectRecorded:
 		return s.reportedBefore(ctx, e, a, q, last)
 	case last.Service() != contract.CallerExecutor: // the call expired
-		return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " expired before it was handed out")
+		return nil, apierr.NotFound("the intent " + a.Decision.Intent.ID + " expired before it was handed out")
 	}
-	r, err := s.reportOf(ctx, e.Tenant, q)
+	r, err := s.reportOf(ctx, e.Tenant, a.Call.Kind, q)
 	if err != nil {
 		return nil, err
 	}
@@ -206,9 +206,9 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	return &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: eff.Status, AttestedBy: eff.AttestedBy}, nil
 }
 
-// reportOf converts the body of a report and stores its output as content of a tenant.
-// The error is 400 if the output is too large, and 503 if it cannot be stored.
-func (s *API) reportOf(ctx context.Context, tenant string, q *OutcomeRequest) (*handout.Report, error) {
+// reportOf converts the body of a report for a call of a kind, and stores its output as content of
+// a tenant. The error is 400 if the output is too large, and 503 if it cannot be stored.
+func (s *API) reportOf(ctx context.Context, tenant, kind string, q *OutcomeRequest) (*handout.Report, error) {
 	r := &handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if u := q.Usage; u != nil {
 		r.Usage = &contract.Usage{Cents: u.Cents, CPUMillis: u.CPUMillis, EgressBytes: u.EgressBytes, InputTokens: u.InputTokens,
@@ -217,7 +217,7 @@ func (s *API) reportOf(ctx context.Context, tenant string, q *OutcomeRequest) (*
 	if q.Output == nil {
 		return r, nil
 	}
-	content, err := s.Blobs.In(tenant).Commit(ctx, q.Output, "application/json")
+	content, err := s.Reports.Commit(ctx, tenant, kind, q.Output)
 	if errors.Is(err, blob.ErrTooLarge) {
 		return nil, apierr.BadRequest("/output", err.Error())
 	}
@@ -240,9 +240,9 @@ func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract
 	}
 	if rec.Effect.AttestedBy == "" {
 		if rec.Effect.Status != contract.Unknown {
-			return nil, apierr.NotFound("not found: the intent " + a.Decision.Intent.ID + " was not handed out; the call ended " + rec.Effect.Status)
+			return nil, apierr.NotFound("the intent " + a.Decision.Intent.ID + " was not handed out; the call ended " + rec.Effect.Status)
 		}
-		r, err := s.reportOf(ctx, e.Tenant, q)
+		r, err := s.reportOf(ctx, e.Tenant, a.Call.Kind, q)
 		if err != nil {
 			return nil, err
 		}
@@ -253,7 +253,7 @@ func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract
 		}
 		return s.lateReport(ctx, e, a, q, r, &eff)
 	}
-	same, err := s.sameReport(ctx, e.Tenant, &rec.Effect, rec.Output, q)
+	same, err := s.sameReport(ctx, e.Tenant, a.Call.Kind, &rec.Effect, rec.Output, q)
 	if err != nil {
 		return nil, err
 	}
@@ -268,9 +268,10 @@ func reportConflict(a *contract.Allowed) *apierr.Error {
 		Message: "another outcome was reported under this intent; an intent has one"}
 }
 
-// sameReport reports whether q is equal to a recorded report of a tenant with the effect
-// eff and the output out. It does not compare outputs if the recorded one was erased.
-func (s *API) sameReport(ctx context.Context, tenant string, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
+// sameReport reports whether q is equal to a recorded report of a tenant for a call of a
+// kind, with the effect eff and the output out. It does not compare outputs if the recorded
+// one was erased. The error is 503 if the recorded output cannot be read.
+func (s *API) sameReport(ctx context.Context, tenant, kind string, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
 	var usage contract.Usage
 	if eff.Usage != nil {
 		usage = *eff.Usage
@@ -286,14 +287,11 @@ func (s *API) sameReport(ctx context.Context, tenant string, eff *contract.Effec
 	if out == nil {
 		return true, nil
 	}
-	first, err := s.Blobs.In(tenant).Open(ctx, out)
-	if errors.Is(err, contract.ErrErased) {
-		return true, nil
-	}
+	same, err := s.Reports.Same(ctx, tenant, kind, out, q.Output)
 	if err != nil {
 		return false, apierr.Unavailable("the recorded output cannot be read now: " + err.Error())
 	}
-	return bytes.Equal(first, q.Output), nil
+	return same, nil
 }
 
 // lateReport records a report that was received after the deadline. The outcome of the
@@ -337,7 +335,7 @@ func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.All
 			return nil, err
 		}
 	}
-	same, err := s.sameReport(ctx, e.Tenant, &was, content, q)
+	same, err := s.sameReport(ctx, e.Tenant, a.Call.Kind, &was, content, q)
 	if err != nil {
 		return nil, err
 	}

@@ -32,9 +32,9 @@ func Handler(wait func(context.Context) error, next echo.HandlerFunc) echo.Handl
 	}
 }
 
-// Known makes the next write of the response not wait. The caller must ensure that this
-// write contains only output of an effect that runs, which the executor started after its
-// claim was durable, or entries that were stored before the headers were written.
+// Known exempts the next write of the response from waiting. The caller must ensure that this write
+// contains only output of an effect that runs, which the executor started after its claim was
+// durable, or entries that were stored before the headers were written.
 func Known(c echo.Context) {
 	if w, ok := c.Response().Writer.(*writer); ok {
 		w.known = true

@@ -30,6 +30,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc/rpctest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -75,7 +76,7 @@ type Mesh struct {
 	// json.RawMessage) (any, error).
 	Answers map[string]any
 	// Artifacts is the store of artifacts. It is empty at first.
-	Artifacts Artifacts
+	Artifacts *Artifacts
 	// PostErr, if not nil, is the error with which the gateway's posts fail. The frames of
 	// failed posts are not in Posted.
 	PostErr error
@@ -89,19 +90,33 @@ type Mesh struct {
 	tools   map[string]string // digests of the tool documents, by kind
 }
 
-// Artifacts is a store of the parts of artifacts in memory, by their keys. It is not safe for
-// concurrent use: an upload must have at most two parts.
-type Artifacts map[string][]byte
+// Artifacts is a store of the parts of artifacts in memory, by their keys. Its methods are
+// safe for concurrent use.
+type Artifacts struct {
+	mu    sync.Mutex
+	parts map[string][]byte
+}
+
+// Len returns the number of parts.
+func (a *Artifacts) Len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.parts)
+}
 
 // Put implements artifact.Store.
-func (a Artifacts) Put(_ context.Context, key string, part []byte) error {
-	a[key] = bytes.Clone(part)
+func (a *Artifacts) Put(_ context.Context, key string, part []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.parts[key] = bytes.Clone(part)
 	return nil
 }
 
 // Get implements artifact.Store.
-func (a Artifacts) Get(_ context.Context, key string) ([]byte, error) {
-	if part, ok := a[key]; ok {
+func (a *Artifacts) Get(_ context.Context, key string) ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if part, ok := a.parts[key]; ok {
 		return part, nil
 	}
 	return nil, artifact.ErrNotFound
@@ -147,7 +162,7 @@ func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 
 // NewWith returns a mesh like New, with a lender for calls that their callers execute.
 func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string) *Mesh {
-	m := &Mesh{TB: t, Tenants: authtest.New(Tenant, Other), seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}, Artifacts: Artifacts{}}
+	m := &Mesh{TB: t, Tenants: authtest.New(Tenant, Other), seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}, Artifacts: &Artifacts{parts: map[string][]byte{}}}
 	m.Ledger, m.Blobs = &Ledger{appended: m.appended}, &blob.Store{Tenant: Tenant}
 	cfg.TokenKey, _ = ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey)
 	env := &run.Env{Service: "gateway", Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
@@ -323,33 +338,13 @@ func (m *Mesh) Queries() *queries.Services { return queries.New(m.client()) }
 // value in Answers. For a query without a value in Answers, it responds from the ledger
 // if the query is one of audit's index of calls, and otherwise with an error.
 func (m *Mesh) client() *rpc.Client {
-	return &rpc.Client{Live: func(_ context.Context, service string) (string, error) { return service + "-1", nil },
+	return &rpc.Client{Live: func(_ context.Context, service string) (rpc.Instance, error) {
+		return rpc.Instance{Name: service + "-1"}, nil
+	},
 		Send: func(ctx context.Context, service, _, verb string, args any) (rpc.Frames, error) {
 			return m.respond(transient.Tenant(ctx), service, verb, args)
 		}}
 }
-
-// response is the response to a query: the document doc, unless it is nil, followed by
-// the error in the field end.
-type response struct {
-	doc json.RawMessage
-	end error
-}
-
-// Next implements rpc.Frames.
-func (r *response) Next(ctx context.Context) (transient.Frame, error) {
-	if err := ctx.Err(); err != nil {
-		return transient.Frame{}, err
-	}
-	doc := r.doc
-	if r.doc = nil; doc != nil {
-		return transient.Frame{Kind: transient.Data, Data: doc}, nil
-	}
-	return transient.Frame{}, r.end
-}
-
-// Close implements rpc.Frames.
-func (r *response) Close() {}
 
 func (m *Mesh) respond(tenant, service, verb string, args any) (rpc.Frames, error) {
 	raw, err := json.Marshal(args)
@@ -375,10 +370,10 @@ func (m *Mesh) respond(tenant, service, verb string, args any) (rpc.Frames, erro
 		err = fmt.Errorf("service %s has no running instance", service)
 	}
 	if err != nil {
-		return &response{end: err}, nil
+		return rpctest.Response(nil, err), nil
 	}
 	doc, err := transient.Encode(answer)
-	return &response{doc, transient.ErrEnd}, err
+	return rpctest.Response(json.RawMessage(doc), nil), err
 }
 
 // Queried returns the queries since the last call of Queried, each as "service verb" or,
@@ -401,6 +396,7 @@ func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 		return nil, err
 	}
 	names := map[string][]string{"proposal": {contract.EventCallProposed}, "decision": {contract.EventAllowed}, "late_report": {contract.EventOutcomeReported},
+		"cancellation": {contract.EventCancelRequested}, "deferral": {contract.EventCallDeferred},
 		"call": {contract.EventCallProposed, contract.EventEscalated, contract.EventAllowed, contract.EventEffectStarted, contract.EventStartExpired, contract.EventEffectRecorded}}[verb]
 	if names == nil {
 		return nil, errors.New("service audit has no running instance")
@@ -418,7 +414,7 @@ func (m *Mesh) index(verb string, raw json.RawMessage) (any, error) {
 		}
 	}
 	if found == nil {
-		return nil, rpc.Errorf(contract.CodeNotFound, "not found: no such call")
+		return nil, rpc.Errorf(contract.CodeNotFound, "no such call")
 	}
 	return found, nil
 }

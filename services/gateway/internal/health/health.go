@@ -33,9 +33,9 @@ type API struct {
 	Expect     []string // services that must have a healthy instance
 	Gate       *auth.Gate
 	Ledger     eventlog.Log
-	Conn       *bus.Conn
 	Queries    *rpc.Client
-	Health     func(context.Context) []run.Health // returns the health of the parts of this instance
+	Live       func(ctx context.Context, service string) ([]string, error) // returns the instances of a service that hold a lease
+	Health     func(context.Context) []run.Health                          // returns the health of the parts of this instance
 
 	now Cached[Readiness]
 }
@@ -106,12 +106,16 @@ func (c *Cached[T]) Get(within time.Duration, f func(context.Context) (T, time.D
 	return c.value
 }
 
+// readyWithin is the time limit of the computation of readiness. Its parts run concurrently,
+// so each has the whole time.
+const readyWithin = 2 * time.Second
+
 // Now returns the readiness of the mesh. It is computed at most once a second, or once
-// in 50 ms while the mesh is not ready. A caller that causes the computation waits at
-// most two seconds for the instances of all services. The caller must not change the
-// maps and slices of the result, which other callers receive too.
+// in 50 ms while the mesh is not ready. The computation, for which callers wait, has the
+// timeout readyWithin. The caller must not change the maps and slices of the result, which
+// other callers receive too.
 func (s *API) Now() Readiness {
-	return s.now.Get(2*time.Second, func(ctx context.Context) (Readiness, time.Duration) {
+	return s.now.Get(readyWithin, func(ctx context.Context) (Readiness, time.Duration) {
 		r := s.readiness(ctx)
 		if r.Ready {
 			return r, readyFor
@@ -157,36 +161,60 @@ func (s *API) Ready(c echo.Context) error {
 	return c.JSON(status, r)
 }
 
-// readiness queries the health of all instances of the expected services concurrently.
-// The mesh is ready if this gateway instance and at least one instance of each of these
-// services are healthy, and catalogLag returns "".
+// readiness determines the health of this instance and of all instances of the expected
+// services, and the position of the newest tool, concurrently: a part that does not respond
+// takes no time from another. The mesh is ready if this gateway instance and at least one
+// instance of each of these services are healthy, the ledger can be read, and catalogLag
+// returns "". An instance that does not respond is not healthy, and has no effect on
+// catalogLag.
 func (s *API) readiness(ctx context.Context) Readiness {
-	r := Readiness{Ready: true, Durability: s.Durability, Instance: s.Instance, Services: map[string][]Dependency{}, Missing: []string{}}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	r.Services["gateway"] = []Dependency{dependency(s.Instance, s.Health(ctx), nil)}
-	for _, service := range s.Expect {
-		names, err := bus.Live(ctx, s.Conn, service)
-		if err != nil || len(names) == 0 {
+	r := Readiness{Durability: s.Durability, Instance: s.Instance, Services: map[string][]Dependency{}, Missing: []string{}}
+	var parts sync.WaitGroup
+	var own []run.Health
+	parts.Go(func() { own = s.Health(ctx) })
+	var newest uint64
+	var unread error
+	parts.Go(func() { newest, unread = s.newestTool(ctx) })
+	found := make([][]Dependency, len(s.Expect))
+	for i, service := range s.Expect {
+		parts.Go(func() { found[i] = s.instances(ctx, service) })
+	}
+	parts.Wait()
+	r.Services["gateway"] = []Dependency{dependency(s.Instance, own, nil)}
+	for i, service := range s.Expect {
+		if len(found[i]) == 0 {
 			r.Missing = append(r.Missing, service)
 			continue
 		}
-		for _, name := range names {
-			wg.Go(func() {
-				parts, err := rpc.Do(ctx, s.Queries.To(name), query.HealthQuery.Of(service), query.HealthRequest{})
-				d := dependency(name, append([]run.Health{}, parts.Value...), err)
-				mu.Lock()
-				defer mu.Unlock()
-				r.Services[service] = append(r.Services[service], d)
-			})
-		}
+		r.Services[service] = found[i]
 	}
-	wg.Wait()
-	if lag := s.catalogLag(ctx, r.Services); lag != "" {
+	if unread != nil {
+		r.Missing = append(r.Missing, "the ledger: "+unread.Error())
+	} else if lag := catalogLag(newest, r.Services); lag != "" {
 		r.Missing = append(r.Missing, lag)
 	}
 	r.Ready = len(r.Missing) == 0 && r.allServe()
 	return r
+}
+
+// instances queries the health of the instances of a service that hold a lease,
+// concurrently, and returns them in the order of Live. The result is empty if the leases
+// cannot be read.
+func (s *API) instances(ctx context.Context, service string) []Dependency {
+	names, err := s.Live(ctx, service)
+	if err != nil {
+		return nil
+	}
+	out := make([]Dependency, len(names))
+	var each sync.WaitGroup
+	for i, name := range names {
+		each.Go(func() {
+			parts, err := rpc.Do(ctx, s.Queries.To(name), query.HealthQuery.Of(service), query.HealthRequest{})
+			out[i] = dependency(name, append([]run.Health{}, parts.Value...), err)
+		})
+	}
+	each.Wait()
+	return out
 }
 
 // dependency returns the state of an instance from the health of its parts, or from the
@@ -213,20 +241,24 @@ func (r *Readiness) allServe() bool {
 	return true
 }
 
-// catalogLag returns a message about a gateway or policy instance that has not applied
-// the newest registration or retirement of a tool; such an instance might not find the
-// tool. If the ledger cannot be read, the message is the error. Otherwise catalogLag
-// returns "".
-func (s *API) catalogLag(ctx context.Context, services map[string][]Dependency) string {
-	newest := uint64(0)
+// newestTool returns the ledger sequence of the newest registration or retirement of a
+// tool, or 0 if there is none.
+func (s *API) newestTool(ctx context.Context) (newest uint64, err error) {
 	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {
 		en, err := s.Ledger.Last(ctx, bus.Filter{Event: name}.String())
 		if err == nil {
 			newest = max(newest, en.Seq)
 		} else if !errors.Is(err, eventlog.ErrNotFound) {
-			return "the ledger: " + err.Error()
+			return 0, err
 		}
 	}
+	return newest, nil
+}
+
+// catalogLag returns a message about a gateway or policy instance that has responded and
+// has not applied the entry newest, a registration or retirement of a tool; such an
+// instance might not find the tool. Otherwise catalogLag returns "".
+func catalogLag(newest uint64, services map[string][]Dependency) string {
 	for _, list := range services {
 		for _, d := range list {
 			for _, p := range d.Parts {

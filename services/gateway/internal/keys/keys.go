@@ -168,8 +168,8 @@ func (s *API) Withdraw(c echo.Context) error {
 	return s.Calls.Respond(c, who, "policy.withdraw_consent", "policy.withdraw_consent", w.End())
 }
 
-// RevocationRequest is the body of POST /api/v1/tokens/revocations. It names a token, a
-// principal, or both.
+// RevocationRequest is the body of POST /api/v1/tokens/revocations. It names either a token or a
+// principal.
 type RevocationRequest struct {
 	ID        string `json:"id,omitempty"`        // id of the token to revoke (jti)
 	Principal string `json:"principal,omitempty"` // principal whose tokens, virtual keys, delegations, consents and session grants issued so far are revoked

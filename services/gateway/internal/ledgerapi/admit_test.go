@@ -44,9 +44,9 @@ func endless(json.RawMessage) (any, error) {
 	return []audit.ExportLine{{Line: json.RawMessage("{}")}, {Next: "1"}}, nil
 }
 
-// TestOperatorWithdrawn checks that the connection of each stream that only operators may
-// open is aborted when the operator is withdrawn, although its token remains valid, and
-// that the stream of another operator continues.
+// TestOperatorWithdrawn checks that the connection of a stream that only operators may open is
+// aborted when the operator is withdrawn, although its token remains valid, and that the stream
+// of another operator continues.
 func TestOperatorWithdrawn(t *testing.T) {
 	for name, path := range map[string]string{
 		"events of the cell": "/api/v1/events?follow=true",

@@ -60,10 +60,11 @@ type EventLine struct {
 // evidence of every tenant depends on these events.
 var meshWide = []string{contract.EventCellOpened, contract.EventKeyPublished, contract.EventKeyRevoked, contract.EventLogEpochOpened}
 
-// ofType returns a filter whose service and event are those of the parameter type, which is
-// the name or the type of an event, or empty. It does not restrict the event for the name
-// under which policy allows calls: in the subjects, the executor follows it. It returns an
-// error (400) for text that is neither a name nor a type.
+// ofType returns a filter with the event of the parameter type and, if that is the type and not
+// only the name of an event, with its service. If the parameter is empty, nothing is filtered. For
+// contract.EventAllowed, the filter matches every event, because subjects contain that name
+// together with an executor's. ofType returns an error (400) for text that is neither a name nor a
+// type.
 func ofType(typ string) (f bus.Filter, err error) {
 	if typ == "" {
 		return f, nil

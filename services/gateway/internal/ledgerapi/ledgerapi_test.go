@@ -19,6 +19,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/fair"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -190,8 +191,8 @@ func TestDocuments(t *testing.T) {
 	if r := m.Do("GET", "/api/v1/proofgraph/receipts/sha256:"+digest, auditor, ""); r.Doc["digest"] != "sha256:"+digest {
 		t.Error(r.Body)
 	}
-	for name, verb := range map[string]string{"policy": "view", "policy-budget": "budget_view", "keys-audit": "keys_view"} {
-		service, _, _ := strings.Cut(strings.TrimPrefix(name, "keys-"), "-")
+	for name, verb := range map[string]string{"policy": "view", "policy-budget": "budget_view", "keys-audit": "keys_view", "work": "view", "work-pipelines": "pipelines_view", "work-catalog": "catalog_view", "mcp-router": "view", "session-runner": "view"} {
+		_, service, _ := services.ViewAt(name)
 		m.Answers[service+" "+verb] = map[string]any{"dump": "x", "position": 7}
 		if r := m.Do("GET", "/api/v1/views/"+name, auditor, ""); r.Code != 200 || r.Doc["position"] != 7.0 {
 			t.Errorf("%s: %s", name, r.Body)

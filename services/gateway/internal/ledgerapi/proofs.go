@@ -1,8 +1,6 @@
 package ledgerapi
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
@@ -14,8 +12,8 @@ import (
 	"github.com/klauspost/compress/s2"
 	"github.com/labstack/echo/v4"
 
-	"encoding/json"
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
+	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
@@ -170,19 +168,15 @@ func (s *API) ProofGraph(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		digest := sha256.New()
-		for _, n := range nodes {
-			digest.Write(append(n[:len(n):len(n)], '\n'))
-		}
-		return c.JSON(http.StatusOK, Graph{SessionID: q.session, Digest: "sha256:" + hex.EncodeToString(digest.Sum(nil)), Nodes: nodes})
+		return c.JSON(http.StatusOK, Graph{SessionID: q.session, Digest: proofgraph.Digest(nodes), Nodes: nodes})
 	})
 }
 
 // Graph is a session's proof graph.
 type Graph struct {
 	SessionID string            `json:"session_id"`
-	Digest    string            `json:"digest"` // "sha256:" and, in hex, the SHA-256 of the nodes, each followed by a newline
-	Nodes     []json.RawMessage `json:"nodes"`  // in canonical form
+	Digest    string            `json:"digest"` // "sha256:" and, in hex, the SHA-256 of the nodes in canonical form, each followed by a newline
+	Nodes     []proofgraph.Node `json:"nodes"`
 }
 
 // ListSessions handles GET /api/v1/proofgraph/sessions. It responds with the sessions

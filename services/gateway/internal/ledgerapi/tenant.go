@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -19,9 +20,28 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// ExportLine is one line of a tenant's export: its header, an event, a hidden subtree of the
-// log, or the end of a session. docs/reference/ledger-format.md describes their members.
-type ExportLine map[string]json.RawMessage
+// ExportLine is one line of a tenant's export: an ExportHeader, an Event, a HiddenSubtree or
+// a SessionTip (docs/reference/ledger-format.md).
+type ExportLine json.RawMessage
+
+// ExportHeader is the first line of a tenant's export, which audit signs.
+type ExportHeader struct {
+	Version string `json:"binnacle_tenant_export"` // v1
+	evidence.ExportHeader
+}
+
+// HiddenSubtree is a line with the hash of a complete subtree of the log, in place of events
+// that the tenant may not read.
+type HiddenSubtree struct {
+	Hash  string `json:"binnacle_hidden"` // in hex
+	Level int64  `json:"level"`           // the subtree has 2^level leaves
+}
+
+// SessionTip is the line of a session of the tenant: its end in the checkpoint's map of tips.
+type SessionTip struct {
+	Session string `json:"binnacle_session"`
+	evidence.TipProof
+}
 
 // TenantEvidence handles GET /api/v1/tenants/:tenant/evidence. It streams the export of a
 // tenant (docs/reference/ledger-format.md), to callers of that tenant with scope
@@ -151,7 +171,7 @@ func (w *exportWriter) write(part []audit.ExportLine) error {
 		w.c.Response().WriteHeader(http.StatusOK)
 	}
 	w.last = time.Now()
-	var lines []byte // written at once, since each write may wait for a sync
+	var lines []byte // sent in one write, because each write may wait until the ledger is synced
 	for _, l := range part {
 		if l.Next != "" {
 			w.next = l.Next

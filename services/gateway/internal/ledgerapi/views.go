@@ -42,7 +42,7 @@ func (s *API) View(c echo.Context) error {
 	v, service, ok := services.ViewAt(path)
 	switch {
 	case !ok:
-		return apierr.NotFound("not found: no service has a view " + path)
+		return apierr.NotFound("no service has a view " + path)
 	case v.Verb == "":
 		return s.ownView(c, &v)
 	}

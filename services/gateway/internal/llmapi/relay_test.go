@@ -79,7 +79,7 @@ func TestRelay(t *testing.T) {
 		"stream of a response fails midway": {"/v1/responses", `{"model":"demo/echo","input":"hi","stream":true}`, func(c *edgetest.Call) {
 			c.Send(llm.Frame{Head: head(200, events), Data: []byte("event: x\n\n")})
 			failed(c, 1, "upstream")
-		}, 200, "event: x\n\nevent: error\ndata: {\"call_id\":", "", 0},
+		}, 200, "event: x\n\nevent: error\ndata: {\"message\":\"no luck\",\"code\":\"upstream\"", "", 0},
 		"frames are lost": {"/v1/chat/completions", stream, func(c *edgetest.Call) {
 			c.Send(llm.Frame{Head: head(200, events), Data: []byte("data: 1\n\n")})
 			synctest.Wait()

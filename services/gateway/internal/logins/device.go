@@ -54,16 +54,13 @@ func (s *API) Device(c echo.Context) error {
 		return failed(c, err)
 	}
 	f := form.Get
-	tenant := f("tenant")
-	if tenant == "" {
-		tenant = s.Original()
-	}
+	tenant := s.tenant(f("tenant"))
 	now := time.Now()
 	raw, err := s.issue(&token.Claims{Use: token.UseDevice, Tenant: tenant, Client: f("client_id"), Scopes: strings.Fields(f("scope"))}, "", now, now.Add(deviceTTL))
 	if err != nil {
 		return failed(c, err)
 	}
-	user, at := userCode(raw), s.base(c)+"/auth/device"
+	user, at := userCode(raw), s.Gate.Base(c)+"/auth/device"
 	return c.JSON(http.StatusOK, DeviceResponse{Device: raw, User: user, URI: at, Complete: at + "?code=" + url.QueryEscape(user), Expires: int64(deviceTTL / time.Second), Interval: 2})
 }
 
@@ -109,6 +106,10 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 	if d.Code != sign.Digest([]byte(userCode(raw))) || d.Expires <= contract.Time(time.Now()) {
 		return nil, refuse(contract.OAuthExpired, "the approval has expired")
 	}
+	// The revocation of a person's credentials also ends the approvals that were not used yet.
+	if at, err := contract.ParseTime(e.Time); err != nil || s.Gate.Authority.Ended(c.Tenant, d.Principal, at) {
+		return nil, refuse(contract.OAuthDenied, "the credentials of the person were revoked after the approval")
+	}
 	scopes := approved(d.Scopes, c.Scopes)
 	if len(scopes) == 0 {
 		return nil, refuse(contract.OAuthDenied, "the approval covers none of the scopes that the device requested; approve the code of a new request with these scopes")
@@ -117,9 +118,9 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 	return s.open(ctx, person(c.Tenant, d.Principal, "device"), opening{id: contract.IDLogin + c.ID, client: c.Client, scopes: scopes, ttl: programTTL})
 }
 
-// approved returns the scopes of an approval, limited to those that the device requested
-// unless it requested none. The result is empty for an approval without scopes, because
-// empty scopes would open a login that has all of the person's roles.
+// approved returns the scopes of an approval, limited to those that the device requested unless it
+// requested none. If the result is empty, no login may be opened: it would have the scopes of all
+// of the person's roles.
 func approved(scopes, requested []string) []string {
 	if len(requested) == 0 {
 		return scopes
@@ -157,7 +158,7 @@ const kindApprove = "policy.approve_device"
 func approval(code string, scopes []string) ([]byte, error) {
 	code = strings.ToUpper(strings.TrimSpace(code))
 	if len(code) != 11 {
-		return nil, apierr.BadRequest("/code", "want the code that the device shows, such as BCD-FGH-JKL")
+		return nil, apierr.BadRequest("/code", "want the code that the device shows, such as BCD-FGH-JKM")
 	}
 	w := canon.Object(nil)
 	w.Str("code", sign.Digest([]byte(code)))

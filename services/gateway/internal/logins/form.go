@@ -17,10 +17,9 @@ import (
 
 const formType = "application/x-www-form-urlencoded"
 
-// formOf returns the fields of a request's form. Fields in the URL do not count, because
-// logs and histories contain URLs. The error, with status 400, 408, 413 or 415, states
-// why the body is not a form; the gate has limited its size and the time that it may
-// take.
+// formOf returns the fields of a request's form. Fields in the URL are ignored, because logs and
+// histories contain URLs. The error, with status 400, 408, 413 or 415, states why the body is not
+// a form; the gate has limited its size and the time that it may take.
 func formOf(c echo.Context) (url.Values, error) {
 	r := c.Request()
 	raw := body.Raw(c)

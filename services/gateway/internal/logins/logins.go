@@ -47,10 +47,9 @@ type API struct {
 	Calls     *calls.API
 	Ledger    eventlog.Log
 	Key       func() *sign.Key   // returns the gateway's signing key, or nil if it has none now
-	Keys      func() []trust.Key // the registry of keys
-	Original  func() string      // the mesh's original tenant, for logins that name none
+	Keys      func() []trust.Key // returns the keys of the registry
+	Original  func() string      // returns the mesh's original tenant, for logins that name none
 	Passwords string             // path of the file of passwords; see package password
-	PublicURL string             // URL under which browsers reach the gateways; empty means that of the request
 
 	attempts throttle
 	hashing  sync.Mutex // serializes the hashing of passwords, because each hash uses 19 MiB of memory
@@ -91,8 +90,8 @@ type JWKS struct {
 	Keys []JWK `json:"keys"`
 }
 
-// PublishKeys handles GET /.well-known/jwks.json. It responds with the keys of all gateways
-// that are valid now.
+// PublishKeys handles GET /.well-known/jwks.json. It responds with the keys with which
+// gateways sign tokens, without those that are revoked.
 func (s *API) PublishKeys(c echo.Context) error {
 	out := JWKS{Keys: []JWK{}}
 	for _, k := range s.Keys() {
@@ -123,18 +122,10 @@ type Metadata struct {
 
 // Describe handles GET /.well-known/oauth-authorization-server.
 func (s *API) Describe(c echo.Context) error {
-	at := s.base(c)
+	at := s.Gate.Base(c)
 	return c.JSON(http.StatusOK, Metadata{Issuer: at, Token: at + "/oauth/token", Device: at + "/oauth/device", Introspection: at + "/oauth/introspect",
 		Revocation: at + "/oauth/revoke", JWKS: at + "/.well-known/jwks.json", Grants: []string{grantRefresh, grantDevice, grantPassword},
 		Responses: []string{}, Methods: []string{"none"}, Scopes: contract.MemberScopes([]string{contract.RoleOwner})})
-}
-
-// base returns the URL under which the sender of a request reaches the gateway.
-func (s *API) base(c echo.Context) string {
-	if s.PublicURL != "" {
-		return strings.TrimRight(s.PublicURL, "/")
-	}
-	return c.Scheme() + "://" + c.Request().Host
 }
 
 // The grants of POST /oauth/token.
@@ -253,18 +244,20 @@ func (s *API) byPassword(c echo.Context, tenant, principal, secret, client strin
 	return s.open(c.Request().Context(), who, opening{client: client, scopes: scopes, ttl: programTTL})
 }
 
+// tenant returns the tenant of a login that names one, or the mesh's original one.
+func (s *API) tenant(name string) string {
+	if name == "" {
+		return s.Original()
+	}
+	return name
+}
+
 // authenticate verifies a password and returns the person as the sender of calls about
 // logins. The error is errCredentials if the name or the password is wrong, 429 after
 // too many failed attempts (see throttle), or 503 if passwords cannot be verified now.
 func (s *API) authenticate(c echo.Context, tenant, principal, secret string) (*auth.Caller, error) {
-	if tenant == "" {
-		tenant = s.Original()
-	}
-	host, _, err := net.SplitHostPort(c.Request().RemoteAddr)
-	if err != nil {
-		host = c.Request().RemoteAddr
-	}
-	keys := attempt(host, tenant, principal)
+	tenant = s.tenant(tenant)
+	keys := attempt(peer(c), tenant, principal)
 	if err := s.attempts.check(keys, time.Now()); err != nil {
 		return nil, err
 	}
@@ -281,6 +274,15 @@ func (s *API) authenticate(c echo.Context, tenant, principal, secret string) (*a
 	return person(tenant, principal, "password"), nil
 }
 
+// peer returns the address of the peer of a request, without its port.
+func peer(c echo.Context) string {
+	host, _, err := net.SplitHostPort(c.Request().RemoteAddr)
+	if err != nil {
+		return c.Request().RemoteAddr
+	}
+	return host
+}
+
 // person returns a person that has authenticated as the sender of calls about logins. It
 // has no scopes.
 func person(tenant, principal, method string) *auth.Caller {
@@ -290,7 +292,7 @@ func person(tenant, principal, method string) *auth.Caller {
 // opening describes a login that is to be opened.
 type opening struct {
 	id, client string
-	scopes     []string // the login is limited to these; nil means those of the person's roles
+	scopes     []string // the login is limited to these; empty means those of the person's roles
 	ttl        time.Duration
 	browser    bool // the tokens are for a cookie
 }
@@ -359,7 +361,8 @@ func (s *API) refresh(ctx context.Context, raw string) (*TokenResponse, error) {
 	return s.tokens(&token.Claims{Use: token.UseAccess, Login: c.Login, Tenant: c.Tenant, Client: c.Client, Scopes: d.Scopes}, c.Subject, next, AccessTTL)
 }
 
-// tokens issues an access token with the claims c, and returns it with the refresh token.
+// tokens issues a token with the claims c, valid for ttl, and returns it as the access token
+// together with the refresh token.
 func (s *API) tokens(c *token.Claims, subject, refresh string, ttl time.Duration) (*TokenResponse, error) {
 	now := time.Now()
 	raw, err := s.issue(c, subject, now, now.Add(ttl))
@@ -386,8 +389,8 @@ func (s *API) issue(c *token.Claims, subject string, now, until time.Time) (stri
 // callTimeout is the timeout of the calls that open, renew and end logins.
 const callTimeout = 10 * time.Second
 
-// call proposes a call about logins, waits for its outcome, and decodes the event that it
-// recorded into doc.
+// call proposes a call about logins, waits for its outcome, and decodes the call's result, the
+// data of the event that policy recorded, into doc.
 func (s *API) call(ctx context.Context, who *auth.Caller, kind string, args []byte, doc any) error {
 	in := sessions.Session{ID: contract.SessionID(who.Tenant, who.Actor, loginSession)}
 	r, err := s.Calls.Plain(http.Header{}, who, in, kind, kind, args)
@@ -420,7 +423,7 @@ func (s *API) await(ctx context.Context, r propose.Request) ([]byte, error) {
 
 // loginSession is the name of the session in which calls about the logins of a person
 // are made.
-const loginSession = "s-login"
+const loginSession = contract.IDSession + "login"
 
 // TokenForm is the form of a request about a token.
 type TokenForm struct {

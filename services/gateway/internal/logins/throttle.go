@@ -10,14 +10,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
-// throttle delays attempts to log in after failures. An attempt counts for the address
-// of the peer, for the person, and for the person at that address. For each of them, the
-// next attempt is delayed after a number of failures. Each further failure doubles the
-// delay, up to longest. Without an attempt for that time, the count begins again at
-// zero.
+// throttle delays attempts to log in after failures. An attempt counts for the address of
+// the peer, for the person, and for the person at that address. For each of them, the next
+// attempt is delayed after a number of failures. Each further failure doubles the delay, up
+// to longest. After the time longest without an attempt, the count begins again at zero.
 //
 // The number for the person alone is high, because otherwise anyone could prevent a
-// person from logging in. The zero value is ready to use, and safe for concurrent use.
+// person from logging in. The answers of the identity provider count for the address of the
+// peer, apart from passwords. The zero value is ready to use, and safe for concurrent use.
 type throttle struct {
 	mu   sync.Mutex
 	seen map[string]*failures
@@ -90,8 +90,9 @@ func (t *throttle) succeeded(keys map[string]int) {
 	}
 }
 
-// prune does nothing while t has fewer than maxThrottled keys. Otherwise it removes
-// the keys that delay no attempt now, and those without an attempt for longest.
+// prune makes the map of t if it is nil. If t has maxThrottled keys or more, prune removes
+// the keys that delay no attempt at now, and those whose last attempt was made more than
+// the duration longest before now.
 func (t *throttle) prune(now time.Time) {
 	if t.seen == nil {
 		t.seen = map[string]*failures{}

@@ -66,8 +66,8 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// TestUserCode shows that a user code depends on the device code, has the form that the
-// command line and the API accept, and does not occur twice.
+// TestUserCode shows that a user code depends on the device code, has the form that
+// approval accepts, and differs for each of 1000 device codes.
 func TestUserCode(t *testing.T) {
 	seen := map[string]bool{}
 	for i := range 1000 {

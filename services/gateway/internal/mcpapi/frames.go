@@ -18,9 +18,9 @@ import (
 func (s *API) now() time.Time { return time.Now() }
 
 // await proposes a call that the mcp-router executes, passes the server's
-// notifications to the client, and waits for the outcome. If the server refused the
+// notifications to the client, and waits for the outcome with the sink a. If the server refused the
 // request with an error of JSON-RPC, the returned error wraps that error.
-func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propose.Outcome, []byte, error) {
+func (e *edge) await(ctx context.Context, r propose.Request, p proposal, a *approval) (*propose.Outcome, []byte, error) {
 	round := mcpdoc.Round{RequestState: p.state}
 	if string(p.responses) != "null" {
 		round.InputResponses = p.responses
@@ -36,7 +36,7 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propo
 		round.LogLevel, n.token = "", nil
 	}
 	round.Progress = n.token != nil
-	if !round.Empty() {
+	if !round.Empty() && !p.resumed {
 		b, err := json.Marshal(round)
 		if err != nil {
 			return nil, nil, err
@@ -51,7 +51,8 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propo
 		n.frames = e.Open(r.ID, mcpdoc.Executor)
 		defer n.frames.Close()
 	}
-	out, output, err := e.Calls.AwaitWith(ctx, r, p.async, n)
+	a.Sink = n
+	out, output, err := e.Calls.AwaitWith(ctx, r, p.async, a)
 	if err != nil && out != nil && out.Recorded.Effect.ErrorCode == contract.CodeUpstreamRefused && out.Recorded.Output != nil {
 		var x mcpdoc.Refusal
 		if b, failed := e.Blobs.In(r.Tenant).Open(ctx, out.Recorded.Output); failed == nil && json.Unmarshal(b, &x) == nil && x.Error != nil {
@@ -61,8 +62,8 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal) (*propo
 	return out, output, err
 }
 
-// capabilities returns those of the capabilities of a client that servers may use, or
-// nil if it has declared none of these.
+// capabilities returns the client's capabilities that servers may use (elicitation, roots and
+// sampling), or nil if the client has declared none of them.
 func capabilities(p proposal) json.RawMessage {
 	var all map[string]json.RawMessage
 	declared := p.meta[mcp.MetaKeyClientCapabilities]

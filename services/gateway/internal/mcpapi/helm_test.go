@@ -72,9 +72,9 @@ func open(t *testing.T, m *edgetest.Mesh, who string) string {
 	return session
 }
 
-// TestMCP checks that tools can be listed and called over MCP. Failed calls return
-// results that a model can read, and so do calls of unknown tools, which are proposed
-// too. An MCP session accepts no other credential, and ends when it is deleted.
+// TestMCP checks that tools can be listed and called over MCP. Failed calls return results that a
+// model can read, and so do calls of unknown tools, which are proposed too. An MCP session accepts
+// only the credential with which it was opened, and ends when it is deleted.
 func TestMCP(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)
@@ -89,6 +89,12 @@ func TestMCP(t *testing.T) {
 	m.Execute = func(c *edgetest.Call) { proposed = c; c.Deny(contract.ReasonUnknownTool) }
 	if r, _, _ := rpc(m, who, session, "tools/call", `{"name":"none","arguments":{}}`); r["isError"] != true || proposed.Kind != "tool.none" {
 		t.Error("a name outside the catalog:", r, proposed.Kind)
+	}
+	m.Execute = func(c *edgetest.Call) { c.Deny(contract.ReasonArgsUnknownField) }
+	r, _, _ = rpc(m, who, session, "tools/call", `{"name":"a","arguments":{"tex":"x"}}`)
+	meta, _ = r["_meta"].(map[string]any)
+	if names, _ := meta["binnacle/did_you_mean"].([]any); r["isError"] != true || meta["binnacle/error_code"] != contract.CodeInvalidInput || meta["binnacle/pointer"] != "/args/tex" || len(names) != 1 || meta["binnacle/hint"] == nil {
+		t.Error("an unknown argument:", r)
 	}
 	m.Execute = func(c *edgetest.Call) { c.Fail(contract.Failed, "exit_1", "exit status 1") }
 	r, _, _ = rpc(m, who, session, "tools/call", `{"name":"a"}`)
@@ -188,8 +194,8 @@ func TestMCPSuspended(t *testing.T) {
 }
 
 // TestMCPReferences checks that a call that names too many contents fails with the code
-// invalid_input, as over the HTTP API, and that a call that names a content fails with
-// the code unavailable if audit cannot be queried.
+// invalid_input, and that a call that names a content fails with the code unavailable if
+// audit cannot be queried.
 func TestMCPReferences(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)

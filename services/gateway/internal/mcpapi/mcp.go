@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/labels"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/resources"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
@@ -34,10 +35,16 @@ type API struct {
 	Sessions *sessions.Resolver
 	Labels   *labels.Reader
 	Tools    *catalog.Catalog
+	Overlays Overlays // by which lists are filtered; nil for none
+	Own      *resources.Reader
+
+	// ApprovalPage is the URL of the page for approvers, in which {call} stands for the id of a
+	// call. It is empty if there is none.
+	ApprovalPage string
 
 	// Open subscribes to the frames of a call that the service named by from sends.
 	Open func(call, from string) Frames
-	// Blobs stores the answers that a client sends with a call.
+	// Blobs stores the answers that a client sends with a call, and reads recorded contents.
 	Blobs *blob.Store
 
 	// Logged is called after each wait for a call of a tool, resource, prompt or completion
@@ -46,7 +53,9 @@ type API struct {
 
 	mcps   mcpSessions
 	modern modernServers
-	offers sync.Map // by tenant: *offers
+	offers sync.Map // by offersKey: *offers
+
+	overlays overlayCache
 }
 
 // Frames is the stream of the frames of one call, in order; transient.Stream implements
@@ -75,8 +84,8 @@ func modern(r *http.Request) bool {
 
 // Handler returns the handler of MCP, of the protocol versions with sessions (up to 2025-11-25) and
 // of those without (since 2026-07-28). The headers of a request determine to which of the two it
-// belongs; see modern. Both use the same functions for what they list and call. The requests of a
-// session are handled concurrently.
+// belongs; see modern. The same functions list and call tools for both. The requests of a session
+// are handled concurrently.
 func (s *API) Handler() echo.HandlerFunc {
 	stateful := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
 		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1, EventStore: &replays{}})
@@ -100,19 +109,26 @@ func (s *API) Handler() echo.HandlerFunc {
 			return err
 		}
 		r := c.Request()
-		raw, _ := auth.Credential(r.Header)
+		raw, ok := auth.Credential(r.Header)
+		if !ok { // the credential is the cookie of a browser, and no MCP client is one
+			return auth.TokenMissing()
+		}
+		virtual, err := s.virtualOf(r, who.Tenant)
+		if err != nil {
+			return err
+		}
 		if modern(r) {
 			if served, err := s.serveTask(c, who); served {
 				return err
 			}
 			ctx, done := s.watch(r, who)
 			defer done()
-			r = r.WithContext(context.WithValue(ctx, modernKey{}, s.modern.of(who.Tenant, s)))
+			r = r.WithContext(context.WithValue(ctx, modernKey{}, s.modern.of(offersKey{who.Tenant, virtual}, s)))
 			r.Header.Set("Authorization", "Bearer "+raw)
 			young.ServeHTTP(c.Response(), r)
 			return nil
 		}
-		x, err := s.mcps.enter(r.Header.Get("Mcp-Session-Id"), who, raw, s.mcpServer)
+		x, err := s.mcps.enter(r.Header.Get("Mcp-Session-Id"), who, raw, virtual, s.mcpServer)
 		if err != nil {
 			return err
 		}
@@ -129,14 +145,15 @@ func (s *API) Handler() echo.HandlerFunc {
 // modernKey is the context key of the server of a request without a session.
 type modernKey struct{}
 
-// modernServers holds a server for each tenant, for requests without a session. The zero
-// value is empty.
+// modernServers holds a server for each tenant and virtual server, for requests without a
+// session. The zero value is empty.
 type modernServers struct {
 	mu  sync.Mutex
-	all map[string]*modernServer
+	all map[offersKey]*modernServer
 }
 
-// modernServer is the server of the requests without a session of a tenant.
+// modernServer is the server of the requests without a session of a tenant and a virtual
+// server.
 type modernServer struct {
 	*edge
 	mu     sync.Mutex
@@ -144,18 +161,18 @@ type modernServer struct {
 	headed []string
 }
 
-// of returns the server of a tenant. It makes the server when it is first called for the
-// tenant.
-func (m *modernServers) of(tenant string, api *API) *mcp.Server {
+// of returns the server of a tenant and a virtual server; the name of the virtual server is "" for
+// requests without one. It creates the server at the first call with key.
+func (m *modernServers) of(key offersKey, api *API) *mcp.Server {
 	m.mu.Lock()
 	if m.all == nil {
-		m.all = map[string]*modernServer{}
+		m.all = map[offersKey]*modernServer{}
 	}
-	x := m.all[tenant]
+	x := m.all[key]
 	if x == nil {
-		x = &modernServer{edge: &edge{API: api, tenant: tenant}}
+		x = &modernServer{edge: &edge{API: api, tenant: key.tenant, virtualName: key.virtual}}
 		x.serve("")
-		m.all[tenant] = x
+		m.all[key] = x
 	}
 	m.mu.Unlock()
 	x.sync()

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -18,21 +19,26 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
 )
 
-// offers is what a tenant's catalog offers over MCP, at one generation of the catalog. It
-// is not modified.
+// offers holds the tools, prompts and resources that a tenant's catalog or a virtual server offers
+// over MCP, at one generation of the catalog. It is not modified.
 type offers struct {
 	generation uint64
+	virtual    *mcpdoc.Virtual // the virtual server whose offers these are; nil if they are all of the tenant's
+	own        bool            // the mesh's own resources and prompts are offered
 	tools      []*mcp.Tool
 	headed     []*mcp.Tool // the tools whose schemas name headers
 	prompts    []*mcp.Prompt
 	resources  []*mcp.Resource
 	templates  []*mcp.ResourceTemplate
+	byTool     map[string]bool     // names of the tools; nil if virtual is nil
 	byPrompt   map[string]promptOf // by name in the mesh
 	byURI      map[string]string   // server by URI of a resource
 	patterns   []pattern           // of templates, most specific first
+	words      func() *index       // index of the tools, made at its first use
 }
 
 // promptOf is the server of a prompt and the prompt's name there.
@@ -49,14 +55,34 @@ type pattern struct {
 // header that also contains the argument, so that proxies can read the argument.
 var headerKeyword = []byte(`"x-mcp-header"`)
 
-// catalog returns what the tenant's catalog offers now.
+// offersKey identifies offers: those of a virtual server, or of the whole catalog if virtual is
+// "", in a tenant.
+type offersKey struct{ tenant, virtual string }
+
+// catalog returns the current offers of the edge's virtual server or, if it has none, of the
+// tenant's catalog.
 func (e *edge) catalog() *offers {
 	now := e.Tools.Generation()
-	if o, ok := e.offers.Load(e.tenant); ok && o.(*offers).generation == now {
+	key := offersKey{e.tenant, e.virtualName}
+	if o, ok := e.offers.Load(key); ok && o.(*offers).generation == now {
 		return o.(*offers)
 	}
-	tools := e.Tools.In(e.tenant)
-	o := &offers{generation: now, tools: []*mcp.Tool{}, prompts: []*mcp.Prompt{}, resources: []*mcp.Resource{}, templates: []*mcp.ResourceTemplate{},
+	var o *offers
+	if e.virtualName == "" {
+		o = allOffers(e.Tools.In(e.tenant), now)
+	} else {
+		v, _ := e.virtual(e.virtualName, e.tenant)
+		o = (&edge{API: e.API, tenant: e.tenant}).catalog().chosen(v)
+		o.generation = now
+	}
+	o.words = sync.OnceValue(func() *index { return newIndex(o.tools) })
+	e.offers.Store(key, o)
+	return o
+}
+
+// allOffers returns the offers of a tenant's whole catalog, which is of the generation now.
+func allOffers(tools catalog.Tools, now uint64) *offers {
+	o := &offers{generation: now, own: true, tools: []*mcp.Tool{}, prompts: []*mcp.Prompt{}, resources: []*mcp.Resource{}, templates: []*mcp.ResourceTemplate{},
 		byPrompt: map[string]promptOf{}, byURI: map[string]string{}}
 	for _, t := range packs.Approved(tools) {
 		x, err := toolOf(&t)
@@ -73,7 +99,6 @@ func (e *edge) catalog() *offers {
 		o.add(&t)
 	}
 	slices.SortStableFunc(o.patterns, func(a, b pattern) int { return b.literal - a.literal })
-	e.offers.Store(e.tenant, o)
 	return o
 }
 
@@ -91,10 +116,10 @@ func object(schema []byte) bool {
 	return json.Unmarshal(schema, &s) == nil && s.Type == "object"
 }
 
-// toolOf returns a tool as MCP lists it. The input schema is that of the tool document.
-// The output schema is the one that the MCP server declares or, for other tools, that of
-// the tool document if it describes an object; otherwise the result has none. The error
-// states why MCP does not permit the tool.
+// toolOf returns a tool as MCP lists it. The input schema is that of the tool document. The output
+// schema is the one that the MCP server declares or, for other tools, that of the tool document if
+// it describes an object; otherwise the tool is listed without one. The error states why MCP does
+// not permit the tool.
 func toolOf(t *contract.Tool) (*mcp.Tool, error) {
 	x := &mcp.Tool{}
 	if o := mcpdoc.Of(t); o != nil {
@@ -135,7 +160,7 @@ func (o *offers) add(t *contract.Tool) {
 	}
 	for _, raw := range x.Resources {
 		var r mcp.Resource
-		if json.Unmarshal(raw, &r) != nil || o.byURI[r.URI] != "" {
+		if json.Unmarshal(raw, &r) != nil || o.byURI[r.URI] != "" || isOwn(r.URI) {
 			continue
 		}
 		o.byURI[r.URI] = x.Server
@@ -143,7 +168,7 @@ func (o *offers) add(t *contract.Tool) {
 	}
 	for _, raw := range x.Templates {
 		var t mcp.ResourceTemplate
-		if json.Unmarshal(raw, &t) != nil {
+		if json.Unmarshal(raw, &t) != nil || isOwn(t.URITemplate) {
 			continue
 		}
 		o.templates = append(o.templates, &t)
@@ -174,8 +199,12 @@ func patternOf(template, server string) pattern {
 	return p
 }
 
-// serverOf returns the server of a resource, or "".
+// serverOf returns the server of a resource, or "". No server has resources of the mesh's own
+// scheme.
 func (o *offers) serverOf(uri string) string {
+	if isOwn(uri) {
+		return ""
+	}
 	if s := o.byURI[uri]; s != "" {
 		return s
 	}
@@ -192,7 +221,7 @@ const pageSize = 2500
 
 // page returns a page of a list and the cursor of the next page, which is "" after the
 // last one. A cursor is the key of the last entry of a page; the cursor "" selects the
-// first page. The error is that of invalid parameters if no entry has the key now.
+// first page. The error has the code of invalid parameters if no entry has the key now.
 func page[T any](all []T, cursor string, key func(T) string) ([]T, string, error) {
 	from := 0
 	if cursor != "" {
@@ -210,50 +239,110 @@ func page[T any](all []T, cursor string, key func(T) string) ([]T, string, error
 	return all[from:to:to], next, nil
 }
 
-func (e *edge) listTools(ctx context.Context, r *mcp.ListToolsRequest) (*mcp.ListToolsResult, error) {
-	res := &mcp.ListToolsResult{}
-	var cursor string
-	if r.Params != nil {
-		cursor = r.Params.Cursor
+// listing is a request for a page of a list, with all elements of the list.
+type listing[T any] struct {
+	extra   *mcp.RequestExtra
+	session *mcp.ServerSession
+	cursor  string
+	all     []T
+	kind    func(T) string // kind of the calls of an element; nil if every caller may call it
+	key     func(T) string // see page
+}
+
+// page returns the requested page of those elements that the caller may call, and the cursor of
+// the next page.
+func (l *listing[T]) page(ctx context.Context, e *edge) ([]T, string, error) {
+	if l.kind == nil {
+		return page(l.all, l.cursor, l.key)
 	}
+	visible, err := e.visible(ctx, l.extra, l.session)
+	if err != nil {
+		return nil, "", err
+	}
+	return page(filter(l.all, visible, l.kind), l.cursor, l.key)
+}
+
+func (e *edge) listTools(ctx context.Context, r *mcp.ListToolsRequest) (*mcp.ListToolsResult, error) {
+	o := e.catalog()
+	l := listing[*mcp.Tool]{extra: r.Extra, session: r.Session, all: o.tools, kind: toolKind, key: func(t *mcp.Tool) string { return t.Name }}
+	if o.virtual != nil && o.virtual.Search {
+		l.all, l.kind = searchTools, nil
+	}
+	if r.Params != nil {
+		l.cursor = r.Params.Cursor
+	}
+	res := &mcp.ListToolsResult{}
 	var err error
-	res.Tools, res.NextCursor, err = page(e.catalog().tools, cursor, func(t *mcp.Tool) string { return t.Name })
+	res.Tools, res.NextCursor, err = l.page(ctx, e)
 	cacheable(ctx, r, &res.Cacheable)
 	return res, err
 }
 
 func (e *edge) listPrompts(ctx context.Context, r *mcp.ListPromptsRequest) (*mcp.ListPromptsResult, error) {
-	res := &mcp.ListPromptsResult{}
-	var cursor string
+	l := listing[*mcp.Prompt]{extra: r.Extra, session: r.Session, all: e.catalog().prompts, kind: promptKind, key: func(t *mcp.Prompt) string { return t.Name }}
 	if r.Params != nil {
-		cursor = r.Params.Cursor
+		l.cursor = r.Params.Cursor
 	}
+	res := &mcp.ListPromptsResult{}
 	var err error
-	res.Prompts, res.NextCursor, err = page(e.catalog().prompts, cursor, func(t *mcp.Prompt) string { return t.Name })
+	res.Prompts, res.NextCursor, err = l.page(ctx, e)
+	if err == nil && res.NextCursor == "" {
+		res.Prompts, err = withOwn(res.Prompts, r.Extra, e.catalog().ownPromptsOf)
+	}
 	cacheable(ctx, r, &res.Cacheable)
 	return res, err
 }
 
 func (e *edge) listResources(ctx context.Context, r *mcp.ListResourcesRequest) (*mcp.ListResourcesResult, error) {
-	res := &mcp.ListResourcesResult{}
-	var cursor string
-	if r.Params != nil {
-		cursor = r.Params.Cursor
+	o := e.catalog()
+	who, err := callerOf(r.Extra)
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	res.Resources, res.NextCursor, err = page(e.catalog().resources, cursor, func(t *mcp.Resource) string { return t.URI })
+	if r.Params != nil && o.own {
+		if cursor, ok := strings.CutPrefix(r.Params.Cursor, ownCursor); ok {
+			res, err := ownEdge{e}.ownResources(ctx, who, cursor)
+			if err == nil {
+				cacheable(ctx, r, &res.Cacheable)
+			}
+			return res, err
+		}
+	}
+	l := listing[*mcp.Resource]{extra: r.Extra, session: r.Session, all: o.resources, kind: o.resourceKind, key: func(t *mcp.Resource) string { return t.URI }}
+	if r.Params != nil {
+		l.cursor = r.Params.Cursor
+	}
+	res := &mcp.ListResourcesResult{}
+	res.Resources, res.NextCursor, err = l.page(ctx, e)
+	if err == nil && res.NextCursor == "" && o.own {
+		ownEdge{e}.addOwn(ctx, who, res)
+	}
 	cacheable(ctx, r, &res.Cacheable)
 	return res, err
 }
 
-func (e *edge) listTemplates(ctx context.Context, r *mcp.ListResourceTemplatesRequest) (*mcp.ListResourceTemplatesResult, error) {
-	res := &mcp.ListResourceTemplatesResult{}
-	var cursor string
-	if r.Params != nil {
-		cursor = r.Params.Cursor
+// withOwn returns the elements of the last page of a list, followed by the mesh's own elements
+// that the caller may use.
+func withOwn[T any](page []T, extra *mcp.RequestExtra, own func(*auth.Caller) []T) ([]T, error) {
+	who, err := callerOf(extra)
+	if err != nil {
+		return nil, err
 	}
+	return append(page, own(who)...), nil // the capacity of a page is its length
+}
+
+func (e *edge) listTemplates(ctx context.Context, r *mcp.ListResourceTemplatesRequest) (*mcp.ListResourceTemplatesResult, error) {
+	o := e.catalog()
+	l := listing[*mcp.ResourceTemplate]{extra: r.Extra, session: r.Session, all: o.templates, kind: o.templateKind, key: func(t *mcp.ResourceTemplate) string { return t.URITemplate }}
+	if r.Params != nil {
+		l.cursor = r.Params.Cursor
+	}
+	res := &mcp.ListResourceTemplatesResult{}
 	var err error
-	res.ResourceTemplates, res.NextCursor, err = page(e.catalog().templates, cursor, func(t *mcp.ResourceTemplate) string { return t.URITemplate })
+	res.ResourceTemplates, res.NextCursor, err = l.page(ctx, e)
+	if err == nil && res.NextCursor == "" && o.own {
+		res.ResourceTemplates, err = withOwn(res.ResourceTemplates, r.Extra, ownTemplates)
+	}
 	cacheable(ctx, r, &res.Cacheable)
 	return res, err
 }
@@ -302,7 +391,15 @@ func wireError(err error) error {
 // readResource handles resources/read.
 func (e *edge) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	uri := requested(ctx)
-	server := e.catalog().serverOf(uri)
+	o := e.catalog()
+	if isOwn(uri) && o.own {
+		who, err := callerOf(req.Extra)
+		if err != nil {
+			return nil, err
+		}
+		return ownEdge{e}.readOwn(ctx, who, req.Session, uri)
+	}
+	server := o.serverOf(uri)
 	if server == "" {
 		return nil, notFound(req.Session, uri)
 	}
@@ -330,13 +427,24 @@ func notFound(s *mcp.ServerSession, uri string) error {
 	if p := s.InitializeParams(); p != nil && p.ProtocolVersion >= sessionless {
 		code = jsonrpc.CodeInvalidParams
 	}
-	return &jsonrpc.Error{Code: code, Message: "Resource not found", Data: data}
+	return &jsonrpc.Error{Code: code, Message: resourceNotFound, Data: data}
 }
+
+// resourceNotFound is the message of notFound.
+const resourceNotFound = "Resource not found"
 
 // getPrompt handles prompts/get.
 func (e *edge) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 	name := requested(ctx)
-	if _, ok := e.catalog().byPrompt[name]; !ok {
+	o := e.catalog()
+	who, err := callerOf(req.Extra)
+	if err != nil {
+		return nil, err
+	}
+	if own, ok := o.ownPrompt(who, name); ok {
+		return ownEdge{e}.getOwnPrompt(ctx, who, own, req)
+	}
+	if _, ok := o.byPrompt[name]; !ok {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown prompt %q", name)}
 	}
 	p := proposal{kind: mcpdoc.PromptPrefix + name, extra: req.Extra, session: req.Session, meta: req.Params.Meta, state: req.Params.RequestState}
@@ -347,7 +455,7 @@ func (e *edge) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.G
 	}
 	var res *mcp.GetPromptResult
 	var m mcp.Meta
-	err := e.rounds(ctx, &p, func() (in mcp.InputRequestMap, state string, err error) {
+	err = e.rounds(ctx, &p, func() (in mcp.InputRequestMap, state string, err error) {
 		res = &mcp.GetPromptResult{}
 		m, err = e.ask(ctx, p, args, res)
 		return res.InputRequests, res.RequestState, err
@@ -364,6 +472,9 @@ func (e *edge) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.Com
 	ref := req.Params.Ref
 	if ref == nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "ref: name a prompt or a resource template"}
+	}
+	if res, own, err := (ownEdge{e}).completeOwn(ctx, req); own || err != nil {
+		return res, err
 	}
 	all := e.catalog()
 	server := ""

@@ -34,7 +34,7 @@ type replays struct {
 type replay struct {
 	events []sent
 	next   map[string]int // by stream: index of its next event
-	empty  []string       // streams whose events were all dropped, oldest first
+	empty  []string       // streams that have no events any more, in the order in which the last ones were dropped; without ""
 	size   int
 }
 
@@ -65,6 +65,9 @@ func (s *replays) Append(_ context.Context, session, stream string, data []byte)
 	e := sent{stream, r.next[stream], data}
 	r.events = append(r.events, e)
 	r.next[stream]++
+	if i := slices.Index(r.empty, stream); e.index > 0 && i >= 0 {
+		r.empty = slices.Delete(r.empty, i, i+1)
+	}
 	r.size += e.size()
 	s.size += e.size()
 	for r.size > replayPerSession && len(r.events) > 1 {

@@ -10,6 +10,29 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+// TestReplaysUsedAgain checks that the next index of a stream remains stored if all its events
+// were dropped, it then has one again, and afterwards more than replayEmpty other streams have
+// none.
+func TestReplaysUsedAgain(t *testing.T) {
+	var s replays
+	store := func(stream string, size int) {
+		t.Helper()
+		if err := s.Append(t.Context(), "s1", stream, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store("kept", replayPerSession)
+	for i := range 2 * replayEmpty {
+		store(fmt.Sprint("c", i), 1)
+	}
+	store("kept", 1)
+	store("d", replayPerSession-2*replayOverhead-1) // no event but the newest one of kept has a place beside it
+	store("kept", 2)
+	if got, err := after(t, &s, "s1", "kept", 1); err != nil || len(got) != 2 {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // after returns the data of the events after an index.
 func after(t *testing.T, s *replays, session, stream string, index int) (string, error) {
 	t.Helper()
@@ -24,7 +47,8 @@ func after(t *testing.T, s *replays, session, stream string, index int) (string,
 }
 
 // TestReplays checks that the events after an index are those of the stream and session,
-// that dropped events are an error instead of a gap, and that no limit is exceeded.
+// that dropped events are an error instead of a gap, that the events of a closed session are
+// dropped, and that the number of streams of a session and the size of all events are limited.
 func TestReplays(t *testing.T) {
 	var s replays
 	store := func(session, stream string, data []byte) {

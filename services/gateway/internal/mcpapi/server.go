@@ -29,17 +29,18 @@ func requested(ctx context.Context) string {
 // edge serves one MCP session, or all requests without a session of a tenant.
 type edge struct {
 	*API
-	tenant string
-	srv    *mcp.Server
-	life   context.Context // of the session; nil if the edge serves requests without one
-	subs   subscriptions
-	level  atomic.Pointer[string] // level of log messages that the client set; nil if it set none
+	tenant      string
+	virtualName string // of the virtual server that clients use, or "" if they use all that the tenant's catalog offers
+	srv         *mcp.Server
+	life        context.Context // of the session; nil if the edge serves requests without one
+	subs        subscriptions
+	level       atomic.Pointer[string] // level of log messages that the client set; nil if it set none
 }
 
-// mcpServer returns the server of one MCP session of a tenant, whose subscriptions end with
-// life.
-func (s *API) mcpServer(life context.Context, id, tenant string) *mcp.Server {
-	e := &edge{API: s, tenant: tenant, life: life}
+// mcpServer returns the server of one MCP session of a tenant. virtual is the name of the
+// session's virtual server, or "". The subscriptions of the session end with life.
+func (s *API) mcpServer(life context.Context, id, tenant, virtual string) *mcp.Server {
+	e := &edge{API: s, tenant: tenant, virtualName: virtual, life: life}
 	e.serve(id)
 	return e.srv
 }
@@ -122,22 +123,29 @@ func (e *edge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// changePoll is the interval at which the catalog is checked for a change.
+// changePoll is the interval at which the catalog and the overlays are checked for a change.
 const changePoll = 100 * time.Millisecond
 
-// notifyChanges notifies the clients that the lists have changed, whenever the catalog
-// has changed, until ctx ends.
+// notifyChanges notifies the clients that the lists have changed, whenever the catalog or an
+// overlay has changed, until ctx ends.
 func (s *API) notifyChanges(ctx context.Context) {
 	t := time.NewTicker(changePoll)
 	defer t.Stop()
-	last := s.Tools.Generation()
+	state := func() (now [2]uint64) {
+		now[0] = s.Tools.Generation()
+		if s.Overlays != nil {
+			now[1] = s.Overlays.Policies()
+		}
+		return now
+	}
+	last := state()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		now := s.Tools.Generation()
+		now := state()
 		if now == last {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 // Limits of MCP sessions.
 const (
 	mcpPerCaller = 32
-	mcpInAll     = 512
+	mcpInAll     = 2048
 	mcpIdle      = 30 * time.Minute // time without a request after which an MCP session ends
 	mcpSweep     = time.Second      // interval at which ended MCP sessions are removed
 )
@@ -28,9 +28,10 @@ type mcpSession struct {
 	id     string
 	tenant string
 	actor  string
+	over   string // virtual server that it was opened with, or ""
 	raw    string // bearer token or virtual key; the MCP session ends when this credential becomes invalid
 	srv    *mcp.Server
-	end    context.CancelFunc // ends what lasts as long as the session
+	end    context.CancelFunc // ends the context of the session and its subscriptions
 
 	busy int       // number of requests in progress, including event streams
 	used time.Time // end of the last request
@@ -70,21 +71,20 @@ func current(ctx context.Context) *mcpSession {
 	return x
 }
 
-// enter returns the MCP session with the given id, or a new one if id is empty, and
-// counts a request in it. The function server makes the server of a new MCP session. The
-// error is 404 if the MCP session does not exist or belongs to another credential. The
-// gateway has at most mcpInAll MCP sessions, which fair.Room divides among the tenants.
-// If the caller already has mcpPerCaller of them, or its tenant may not have one more, the
-// caller's MCP session that has been idle longest is closed first. If the caller has no
-// idle one and fewer than mcpPerCaller, and another tenant has more MCP sessions than the
-// caller's, idle ones of the tenant that has most are closed instead. The error is 429 if
-// there is none to close.
-func (t *mcpSessions) enter(id string, who *auth.Caller, raw string, server func(life context.Context, id, tenant string) *mcp.Server) (*mcpSession, error) {
+// enter returns the MCP session with the given id, or a new one if id is empty, and counts a
+// request in it. The function server makes the server of a new MCP session. The error is 404 if
+// the MCP session does not exist, or belongs to another credential or another virtual server. The
+// gateway has at most mcpInAll MCP sessions, which fair.Room divides among the tenants. If the
+// caller already has mcpPerCaller of them, or its tenant may not have one more, the caller's MCP
+// session that has been idle longest is closed first. If the caller has no idle one and fewer than
+// mcpPerCaller, and another tenant has more MCP sessions than the caller's, idle ones of the
+// tenant that has most are closed instead. The error is 429 if there is none to close.
+func (t *mcpSessions) enter(id string, who *auth.Caller, raw, virtual string, server func(life context.Context, id, tenant, virtual string) *mcp.Server) (*mcpSession, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if id != "" {
 		x := t.byID[id]
-		if x == nil || x.raw != raw {
+		if x == nil || x.raw != raw || x.over != virtual {
 			return nil, apierr.NotFound("MCP session not found; initialize a new one")
 		}
 		x.busy++
@@ -115,10 +115,10 @@ func (t *mcpSessions) enter(id string, who *auth.Caller, raw string, server func
 		t.remove(x)
 		go x.close()
 	}
-	x := &mcpSession{id: rand.Text(), tenant: who.Tenant, actor: who.Actor, raw: raw, busy: 1}
+	x := &mcpSession{id: rand.Text(), tenant: who.Tenant, actor: who.Actor, over: virtual, raw: raw, busy: 1}
 	var life context.Context
 	life, x.end = context.WithCancel(context.Background())
-	x.srv = server(life, x.id, x.tenant)
+	x.srv = server(life, x.id, x.tenant, virtual)
 	t.byID[x.id] = x
 	return x, nil
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 )
 
-// TestMCPSessions checks that the numbers of MCP sessions of one caller and of all
-// callers are limited. At the limit, the caller's MCP session that has been idle longest
-// is closed for a new one; if none is idle, the new one is rejected. An MCP session
-// accepts no other credential. MCP sessions that are idle too long or whose credential
-// is invalid are removed.
+// TestMCPSessions checks that the numbers of MCP sessions of a caller and of a tenant are
+// limited. At a caller's limit, its MCP session that has been idle longest is closed for a
+// new one; if none is idle, the new one is rejected. An MCP session accepts only the
+// credential with which it was opened. MCP sessions that are idle too long or whose
+// credential is invalid are removed.
 func TestMCPSessions(t *testing.T) {
-	server := func(context.Context, string, string) *mcp.Server {
+	server := func(context.Context, string, string, string) *mcp.Server {
 		srv := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
 		a, _ := mcp.NewInMemoryTransports()
 		if _, err := srv.Connect(t.Context(), a, nil); err != nil {
@@ -29,7 +29,7 @@ func TestMCPSessions(t *testing.T) {
 	now := time.Unix(1000, 0)
 	open := func(actor, raw string) (*mcpSession, error) {
 		now = now.Add(time.Second)
-		return m.enter("", &auth.Caller{Tenant: "t", Actor: actor}, raw, server)
+		return m.enter("", &auth.Caller{Tenant: "t", Actor: actor}, raw, "", server)
 	}
 	var all []*mcpSession
 	for range mcpPerCaller {
@@ -44,19 +44,19 @@ func TestMCPSessions(t *testing.T) {
 	}
 	m.leave(all[3], now)
 	m.leave(all[5], now.Add(time.Second))
-	if _, err := m.enter("", &auth.Caller{Tenant: "u", Actor: "a"}, "ru", server); err != nil || m.byID[all[3].id] == nil {
+	if _, err := m.enter("", &auth.Caller{Tenant: "u", Actor: "a"}, "ru", "", server); err != nil || m.byID[all[3].id] == nil {
 		t.Error("a session was closed for a namesake in another tenant:", err)
 	}
 	if _, err := open("a", "ra"); err != nil {
 		t.Fatal("an idle session was not ended for a new one:", err)
 	}
-	if _, err := m.enter(all[3].id, &auth.Caller{Tenant: "t", Actor: "a"}, "ra", server); err == nil {
+	if _, err := m.enter(all[3].id, &auth.Caller{Tenant: "t", Actor: "a"}, "ra", "", server); err == nil {
 		t.Error("the session idle longest goes on")
 	}
-	if _, err := m.enter(all[5].id, &auth.Caller{Tenant: "t", Actor: "a"}, "other", server); err == nil {
+	if _, err := m.enter(all[5].id, &auth.Caller{Tenant: "t", Actor: "a"}, "other", "", server); err == nil {
 		t.Error("another credential entered a session")
 	}
-	if x, err := m.enter(all[5].id, &auth.Caller{Tenant: "t", Actor: "a"}, "ra", server); err != nil || x != all[5] {
+	if x, err := m.enter(all[5].id, &auth.Caller{Tenant: "t", Actor: "a"}, "ra", "", server); err != nil || x != all[5] {
 		t.Error("a session was lost:", err)
 	}
 	const part = (mcpInAll - 1) / 2 // as much as is free, because the tenant u has one
@@ -86,20 +86,20 @@ func TestMCPSessions(t *testing.T) {
 // tenant has any, and that its idle ones are closed when other tenants open MCP sessions,
 // the one that has been idle longest first.
 func TestMCPSessionsOfTenants(t *testing.T) {
-	server := func(context.Context, string, string) *mcp.Server {
+	server := func(context.Context, string, string, string) *mcp.Server {
 		return mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
 	}
 	var m mcpSessions
 	var noisy []*mcpSession
 	for i := range mcpInAll {
-		x, err := m.enter("", &auth.Caller{Tenant: "noisy", Actor: fmt.Sprint(i)}, "", server)
+		x, err := m.enter("", &auth.Caller{Tenant: "noisy", Actor: fmt.Sprint(i)}, "", "", server)
 		if err != nil {
 			t.Fatal(i, err)
 		}
 		noisy = append(noisy, x)
 	}
 	open := func() error {
-		_, err := m.enter("", &auth.Caller{Tenant: "quiet", Actor: "a"}, "", server)
+		_, err := m.enter("", &auth.Caller{Tenant: "quiet", Actor: "a"}, "", "", server)
 		return err
 	}
 	for range 2 {

@@ -73,14 +73,25 @@ func (s *subscriptions) remove(ss *mcp.ServerSession, uri string) {
 type extraKey struct{}
 
 // subscribe handles resources/subscribe, and each URI of subscriptions/listen. It returns
-// once the server has accepted the subscription.
+// once the server of the resource, or the mesh for its own resources, has accepted the
+// subscription.
 func (e *edge) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 	extra := req.Extra
 	if x, ok := ctx.Value(extraKey{}).(*mcp.RequestExtra); ok {
 		extra = x
 	}
 	uri := req.Params.URI
-	server := e.catalog().serverOf(uri)
+	o := e.catalog()
+	if isOwn(uri) && o.own {
+		life, err := subscription(ctx, e, req.Session, uri)
+		if err == nil {
+			if err = (ownEdge{e}).followOwn(life, extra, req.Session, uri); err != nil {
+				e.subs.remove(req.Session, uri)
+			}
+		}
+		return err
+	}
+	server := o.serverOf(uri)
 	if server == "" {
 		return notFound(req.Session, uri)
 	}
@@ -96,13 +107,8 @@ func (e *edge) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 	if err != nil {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "uri: " + err.Error()}
 	}
-	life := e.life
-	if life == nil { // the subscription ends with the request
-		life = ctx
-	}
-	life, end := context.WithCancel(life)
-	if err := e.subs.add(req.Session, uri, end); err != nil {
-		end()
+	life, err := subscription(ctx, e, req.Session, uri)
+	if err != nil {
 		return err
 	}
 	f, err := e.lease(ctx, p)
@@ -110,10 +116,22 @@ func (e *edge) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 		e.subs.remove(req.Session, uri)
 		return wireError(err)
 	}
-	go (&following{uri: uri, frames: f, lease: func(ctx context.Context) (Frames, error) { return e.lease(ctx, p) }, notify: func() {
-		_ = e.srv.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: uri, Meta: mcp.Meta{subscriber: p.session}}) // its error is always nil
-	}}).run(life)
+	go (&following{uri: uri, frames: f, lease: func(ctx context.Context) (Frames, error) { return e.lease(ctx, p) }, notify: func() { updated(e, p.session, uri) }}).run(life)
 	return nil
+}
+
+// subscription adds a subscription of a session, and returns a context that ends with it. A
+// subscription without an MCP session ends with the request, whose context is ctx.
+func subscription(ctx context.Context, e *edge, session *mcp.ServerSession, uri string) (context.Context, error) {
+	if e.life != nil {
+		ctx = e.life
+	}
+	life, end := context.WithCancel(ctx)
+	if err := e.subs.add(session, uri, end); err != nil {
+		end()
+		return nil, err
+	}
+	return life, nil
 }
 
 // unsubscribe handles resources/unsubscribe, and the end of a request for subscriptions.
@@ -160,9 +178,10 @@ type following struct {
 // change that the mcp-router has sent before the renewal arrives within it.
 const settle = 5 * time.Second
 
-// run passes changes, and makes another call before the lease of the last one expires,
-// until ctx ends or a call is denied (see denied). If changes may have been missed, because
-// the lease has ended or frames were lost, the client is notified after the renewal.
+// run passes changes to the client until ctx ends or a call is denied (see denied). It renews
+// the subscription with another call before the current lease expires, and tries again after
+// any other error of a call. If changes may have been missed, because the lease has ended or
+// frames were lost, it notifies the client after the renewal.
 func (f *following) run(ctx context.Context) {
 	defer func() { f.frames.Close() }()
 	defer f.drop()
@@ -216,7 +235,8 @@ func (f *following) replace(next Frames) {
 	}
 }
 
-// drop closes the frames of the lease before, after passing what has arrived.
+// drop passes on the changes that have arrived in the frames of the previous lease, and closes
+// these frames.
 func (f *following) drop() {
 	if f.last != nil {
 		f.take(f.last)

@@ -67,8 +67,8 @@ func (f *feedFrames) send(methods ...string) {
 }
 
 // TestFollowing shows that no change of a resource is missed while a subscription is renewed,
-// after it has ended, or with frames that are lost. events are applied to the leases at their
-// times; a lease that cannot be had fails.
+// after it has ended, or if frames are lost, unless a renewal is denied. An event sends frames
+// of one lease, a given time after the start.
 func TestFollowing(t *testing.T) {
 	type event struct {
 		at    time.Duration
@@ -80,7 +80,7 @@ func TestFollowing(t *testing.T) {
 		events  []event
 		refused map[int]error // by number of the attempt to renew, from 1
 		until   time.Duration
-		leases  int // that were obtained, with the first
+		leases  int // number of leases that are obtained, including the first
 		want    []time.Duration
 	}{
 		"a change":               {events: []event{{time.Second, 0, []string{mcpdoc.Updated}}}, until: time.Minute, leases: 1, want: []time.Duration{time.Second}},

@@ -41,10 +41,6 @@ const taskSupport = "binnacle/tasks"
 // taskPoll is the poll interval that clients receive with a task.
 const taskPoll = time.Second
 
-// indexWithin is the maximum time to wait until audit's index contains an event that is on the
-// ledger.
-const indexWithin = 5 * time.Second
-
 // States of tasks.
 const (
 	taskWorking       = "working"
@@ -116,9 +112,9 @@ func needsTasks(o *mcpdoc.Offer) bool {
 }
 
 // taskOf returns the task of a call if err means that the call has no outcome yet. It
-// first waits until audit's index has the call, so that every gateway can find the task.
-// It returns nil for another err, or if the index does not have the call within
-// indexWithin.
+// returns nil for another err, or if audit does not return the call: audit applies the
+// events that are on the ledger before it answers a query, so a call that it does not
+// return now may also be unknown to another gateway.
 func (e *edge) taskOf(ctx context.Context, call, tenant string, err error) *task {
 	var esc *apierr.Escalation
 	x := refusal(err)
@@ -129,7 +125,7 @@ func (e *edge) taskOf(ctx context.Context, call, tenant string, err error) *task
 	if esc != nil {
 		t.StatusMessage = waitsForApproval(esc.Doc.Expires)
 	}
-	event, failed := e.indexed(ctx, tenant, call)
+	event, failed := e.Calls.Runner.Queries.In(tenant).Last(ctx, call)
 	if failed != nil || event == nil {
 		return nil // the caller of taskOf then returns err, which has the id of the call
 	}
@@ -138,22 +134,6 @@ func (e *edge) taskOf(ctx context.Context, call, tenant string, err error) *task
 }
 
 func waitsForApproval(until string) string { return "the call waits for approval until " + until }
-
-// indexed returns the newest event of a call, once audit's index has one, or nil if it has
-// none within indexWithin.
-func (e *edge) indexed(ctx context.Context, tenant, call string) (*contract.Event, error) {
-	for end := time.Now().Add(indexWithin); ; {
-		last, err := e.Calls.Runner.Queries.In(tenant).Last(ctx, call)
-		if err != nil || last != nil || time.Now().After(end) {
-			return last, err
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
 
 // taskRequest is a request about a task.
 type taskRequest struct {
@@ -255,7 +235,7 @@ type round struct {
 	pending  input  // set if the round ended with a request for input
 }
 
-// input is what a server requires of the client, in the output of a call.
+// input holds a server's requests for input of the client, in the output of a call.
 type input struct {
 	Requests map[string]json.RawMessage `json:"inputRequests"`
 	State    string                     `json:"requestState"`
@@ -338,6 +318,9 @@ func (e taskEdge) getTask(ctx context.Context, who *auth.Caller, _ *http.Request
 		}
 		t.StatusMessage = waitsForApproval(d.Expires)
 	case x.recorded == nil:
+		if n, _ := calls.NoticeOf(ctx, e.Calls.Runner.Queries, x.last); n.Reported {
+			t.StatusMessage = n.Progress.String()
+		}
 	case len(x.pending.Requests) > 0:
 		cancelled, err := e.Calls.Cancelled(ctx, x.last)
 		if err != nil {
@@ -351,13 +334,18 @@ func (e taskEdge) getTask(ctx context.Context, who *auth.Caller, _ *http.Request
 			return nil, err
 		}
 	default:
-		return t, t.end(x)
+		failure := apierr.OfOutcome(x.recorded)
+		if failure != nil {
+			e.Calls.Runner.Places().AtPast(ctx, failure, who.Tenant, &x.call)
+		}
+		return t, t.end(x, failure)
 	}
 	return t, nil
 }
 
-// end sets the result or error of a task whose call has ended.
-func (t *task) end(x *round) (err error) {
+// end sets the status of a task whose call has ended and, unless the call was cancelled, the
+// result or error. failure is the error of the outcome, or nil if the call succeeded.
+func (t *task) end(x *round, failure *apierr.Error) (err error) {
 	rec := &x.recorded.Receipt
 	ids := mcp.Meta{"binnacle/receipt_id": rec.ID, "binnacle/decision_id": rec.DecisionID, "binnacle/verdict": rec.Verdict}
 	res := &mcp.CallToolResult{}
@@ -370,10 +358,8 @@ func (t *task) end(x *round) (err error) {
 		t.Status, t.Meta = taskFailed, ids
 		t.Error = &jsonrpc.Error{Code: refused.Error.Code, Message: refused.Error.Message, Data: refused.Error.Data}
 		return nil
-	case eff.Status != contract.Succeeded:
-		if err := apierr.OfOutcome(x.recorded); err != nil {
-			res = toolError(err.Code, err.Message, err)
-		}
+	case failure != nil:
+		res = toolError(failure.Code, failure.Message, failure)
 	case rec.Executor == mcpdoc.Executor:
 		if err := json.Unmarshal(x.output, res); err != nil {
 			return unreadable(err)
@@ -423,9 +409,6 @@ func (e taskEdge) updateTask(ctx context.Context, who *auth.Caller, r *http.Requ
 	_, err = e.propose(ctx, p)
 	if e := refusal(err); e != nil && e.Code == contract.CodeIdempotencyConflict {
 		return acknowledged, nil // another update was first
-	}
-	if _, failed := e.indexed(ctx, who.Tenant, p.id); failed != nil {
-		return nil, failed
 	}
 	if e := refusal(err); e == nil || e.ReceiptID != "" || e.CallID != "" {
 		return acknowledged, nil // tasks/get returns the outcome, even if it is an error

@@ -13,6 +13,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
 
 // metaOf decodes the metadata of a request.
@@ -61,7 +62,8 @@ func TestCheckTask(t *testing.T) {
 	}
 }
 
-// TestTaskEnd checks the state of a task for each outcome of its call.
+// TestTaskEnd checks the state of a task for several outcomes of its call, and that an output
+// of a server which is not a result is an error.
 func TestTaskEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		status, code, executor, output string
@@ -80,7 +82,7 @@ func TestTaskEnd(t *testing.T) {
 			x.recorded.Effect.Status, x.recorded.Effect.ErrorCode = c.status, c.code
 			x.recorded.Receipt.Executor, x.recorded.Receipt.ID = c.executor, "r-1"
 			got := &task{}
-			if err := got.end(x); err != nil {
+			if err := got.end(x, apierr.OfOutcome(x.recorded)); err != nil {
 				t.Fatal(err)
 			}
 			b, err := json.Marshal(got)
@@ -94,7 +96,7 @@ func TestTaskEnd(t *testing.T) {
 	}
 	x := &round{recorded: &contract.Recorded{}, output: []byte(`[]`)}
 	x.recorded.Effect.Status, x.recorded.Receipt.Executor = contract.Succeeded, mcpdoc.Executor
-	if err := (&task{}).end(x); err == nil {
+	if err := (&task{}).end(x, nil); err == nil {
 		t.Error("an output that is no result is not an error")
 	}
 }

@@ -23,23 +23,32 @@ import (
 
 // callTool handles tools/call: it proposes a call, waits for its outcome and returns its result.
 // For a client with tasks, a call that has no outcome yet becomes a task (see taskOf), which the
-// result contains. If the name or the arguments are invalid, or the call exceeds a quota of its
-// tenant, does not succeed or waits for approval, the result has IsError set (see toolError).
-// Invalid headers, a tool that requires tasks of a client without them, and an error of JSON-RPC
-// from the tool's MCP server are returned as an error.
+// result contains. For a client without a session that can elicit input, the result of a call that
+// waits for approval is an elicitation (see elicited). If the name or the arguments are invalid, the
+// virtual server does not offer the tool, or the call exceeds a quota of its tenant, does not
+// succeed or, in the remaining cases, waits for approval, the result has IsError set (see
+// toolError). Invalid headers, a tool that requires tasks if the client does not support them, and
+// an error of JSON-RPC from the tool's MCP server are returned as an error.
 func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	name := requested(ctx)
-	kind := mcpdoc.ToolPrefix + name
-	if err := body.CheckName("name", kind); err != nil {
-		return toolError(contract.CodeInvalidInput, "name: "+err.Error(), nil), nil
-	}
 	raw := req.Params.Arguments
 	if len(raw) == 0 {
 		raw = json.RawMessage("{}")
 	}
-	args, err := canon.Transform(nil, raw)
+	if e.virtualName != "" {
+		tool, args, isSearch, refusal := choose(e, name, raw)
+		switch {
+		case refusal != nil:
+			return refusal, nil
+		case isSearch:
+			return search(ctx, e, req, raw)
+		}
+		name, raw = tool, args
+	}
+	kind := mcpdoc.ToolPrefix + name
+	args, err := checkedArgs(name, kind, raw)
 	if err != nil {
-		return toolError(contract.CodeInvalidInput, "arguments: "+err.Error(), nil), nil
+		return toolError(contract.CodeInvalidInput, err.Error(), nil), nil
 	}
 	t, _ := e.Tools.Lookup(kind)
 	offer := mcpdoc.Of(t)
@@ -51,11 +60,17 @@ func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 		return nil, err
 	}
 	p.state = req.Params.RequestState
+	if err := (approvals{e}).resume(ctx, &p, req.Params.InputResponses); err != nil {
+		return failed(err)
+	}
 	var out *result
 	res := &mcp.CallToolResult{}
 	err = e.rounds(ctx, &p, func() (mcp.InputRequestMap, string, error) {
 		if out, err = e.propose(ctx, p); err != nil || offer == nil {
-			return nil, "", err
+			if res.InputRequests, res.RequestState = (approvals{e}).elicited(p, err); res.InputRequests != nil {
+				err = nil
+			}
+			return res.InputRequests, res.RequestState, err
 		}
 		*res = mcp.CallToolResult{}
 		if err := json.Unmarshal(out.output, res); err != nil {
@@ -75,11 +90,33 @@ func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 	if err != nil {
 		return failed(err)
 	}
+	if out == nil { // the result is an elicitation
+		return res, nil
+	}
 	if offer == nil {
 		res = plain(out.output)
 	}
 	res.Meta = merge(res.Meta, out.meta)
 	return res, nil
+}
+
+// checkedArgs returns the arguments of a call in canonical form. The error names the invalid
+// member of the request.
+func checkedArgs(name, kind string, raw []byte) ([]byte, error) {
+	if name == "" {
+		return nil, errors.New("name: name the tool to call")
+	}
+	if err := body.CheckName("name", kind); err != nil {
+		return nil, fmt.Errorf("name: %w", err)
+	}
+	args, err := canon.Transform(nil, raw)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("arguments: %w", err)
+	case args[0] != '{':
+		return nil, errors.New("arguments: want an object")
+	}
+	return args, nil
 }
 
 // plain returns the result of a tool that no MCP server provides.
@@ -113,7 +150,8 @@ type proposal struct {
 	meta       mcp.Meta
 	responses  json.RawMessage // of the client to requests of the server, or null
 	state      string
-	id         string // of the call, if it continues a task, and otherwise ""
+	id         string // of the call, if it continues a task or was proposed before, and otherwise ""
+	resumed    bool   // the call was proposed before and waited for approval
 	async      bool   // the client supports tasks, and does not wait for a long call
 }
 
@@ -152,15 +190,18 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 	var output []byte
 	began := e.now()
 	if p.id != "" {
-		r.ID, r.IdemKey = p.id, p.id // another call under this id is the same one
+		r.ID, r.IdemKey = p.id, p.id // a second proposal under this id is the same call
 	}
+	a, wait, end := approvals{e}.approving(ctx, who, r.ID, p)
 	if p.federated {
-		out, output, err = e.await(ctx, r, p)
+		out, output, err = e.await(wait, r, p, a)
 	} else {
-		stop := queued(ctx, e, r, p)
-		out, output, err = e.Calls.Await(ctx, r, p.async)
+		stop := progressing(ctx, e, r, p)
+		out, output, err = e.Calls.AwaitWith(wait, r, p.async, a)
 		stop()
 	}
+	end()
+	err = a.failed(err)
 	e.Logged(who, r.ID, began, err)
 	if err != nil && p.async {
 		err = &pendingCall{err, r.ID}
@@ -175,11 +216,7 @@ func (e *edge) propose(ctx context.Context, p proposal) (*result, error) {
 // names none and belongs to an MCP session, the call is in a session that is derived
 // from the MCP session.
 func (e *edge) request(ctx context.Context, who *auth.Caller, p proposal) (propose.Request, sessions.Session, error) {
-	h := p.extra.Header
-	if h.Get(sessions.Header) == "" && p.session != nil && p.session.ID() != "" {
-		h = h.Clone() // the requests of a session are handled concurrently
-		h.Set(sessions.Header, "s-mcp-"+token64(p.session.ID()))
-	}
+	h := headersIn(p.extra.Header, p.session)
 	in, err := e.Sessions.Of(ctx, who, h)
 	if err != nil {
 		return propose.Request{}, in, err
@@ -189,6 +226,16 @@ func (e *edge) request(ctx context.Context, who *auth.Caller, p proposal) (propo
 		return r, in, err
 	}
 	return r, in, e.Labels.Inherit(ctx, &r, "", p.args)
+}
+
+// headersIn returns the headers of a request, with the name of the session that is derived from
+// its MCP session if the request belongs to one and names no session.
+func headersIn(h http.Header, in *mcp.ServerSession) http.Header {
+	if h.Get(sessions.Header) == "" && in != nil && in.ID() != "" {
+		h = h.Clone() // the requests of a session are handled concurrently
+		h.Set(sessions.Header, contract.IDSession+"mcp-"+token64(in.ID()))
+	}
+	return h
 }
 
 // callerOf returns the verified caller of a request.
@@ -231,12 +278,22 @@ func failed(err error) (*mcp.CallToolResult, error) {
 }
 
 // toolError returns a failed call as MCP specifies it for tools: a result with isError,
-// which the model receives and can react to. If e is nil, the result contains no ids of
-// the call.
+// which the model receives and can react to. Its _meta has the code and, unless e is nil, the ids of
+// the call and what e states about the cause: the hint, the place of the wrong argument and
+// similar names.
 func toolError(code, message string, e *apierr.Error) *mcp.CallToolResult {
-	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: code + ": " + message}}}
-	if e != nil {
-		r.Meta = mcp.Meta{"binnacle/receipt_id": e.ReceiptID, "binnacle/decision_id": e.DecisionID, "binnacle/reason_code": e.ReasonCode}
+	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: code + ": " + message}}, Meta: mcp.Meta{"binnacle/error_code": code}}
+	if e == nil {
+		return r
+	}
+	r.Meta["binnacle/receipt_id"], r.Meta["binnacle/decision_id"], r.Meta["binnacle/reason_code"] = e.ReceiptID, e.DecisionID, e.ReasonCode
+	for name, v := range map[string]string{"binnacle/hint": e.Hint, "binnacle/pointer": e.Pointer} {
+		if v != "" {
+			r.Meta[name] = v
+		}
+	}
+	if len(e.DidYouMean) > 0 {
+		r.Meta["binnacle/did_you_mean"] = e.DidYouMean
 	}
 	return r
 }

@@ -5,11 +5,8 @@
 package metrics
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,9 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/metrics"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
-	"github.com/binnacle-mesh/binnacle/pkg/services"
-	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/health"
 )
@@ -38,6 +34,7 @@ type Metrics struct {
 	tokens   *prometheus.CounterVec
 	spent    *prometheus.CounterVec
 
+	used    usage                   // what attempts, tokens and spent show
 	client  *rpc.Client             // nil until Handler is called
 	refresh sync.Mutex              // held while metrics of models or views are updated
 	fresh   health.Cached[struct{}] // limits how often the metrics of models are updated
@@ -95,61 +92,39 @@ func (m *models) Collect(c chan<- prometheus.Metric) {
 	m.spent.Collect(c)
 }
 
-// Labels have only values from these sets, or a limited number of other values: callers
-// can send any number of different kinds, models and paths, and each value uses memory
-// until the process ends.
-var (
-	families = services.Families()
-	outcomes = []string{contract.Succeeded, contract.Failed, contract.Denied, contract.Expired, contract.TimedOut, contract.Cancelled, contract.Unknown, contract.DeadLettered,
-		contract.EventEscalated, "none"}
-)
+// outcomes are the values of the label status. A label has only values of a closed set or
+// a limited number of other values: callers can send any number of different kinds, models
+// and paths, and each value uses memory until the process ends.
+var outcomes = append(metrics.Statuses(), contract.EventEscalated, "none")
 
 // Maximum numbers of label values that are taken from responses of other services.
 const (
-	maxModels = 100 // pairs of provider and model with the most attempts; other pairs share one label
+	maxModels = 100 // pairs of provider and model; other pairs share one label
 	maxCodes  = 64  // distinct error codes of attempts; other codes share one label
 	maxParts  = 500 // pairs of an instance and one of its parts; other pairs are omitted
 )
 
-// oneOf returns v if set contains it, or else OtherLabel.
-func oneOf(set []string, v string) string {
-	if slices.Contains(set, v) {
-		return v
-	}
-	return OtherLabel
-}
-
-// family returns the part of a kind before the first dot if it is a known family, or
-// else OtherLabel.
-func family(kind string) string {
-	prefix, _, _ := strings.Cut(kind, ".")
-	return oneOf(families, prefix)
-}
-
 // Count counts a call by the family of its kind and by its status. Unknown kinds and
-// statuses are counted under OtherLabel.
+// statuses are counted under metrics.Other.
 func (m *Metrics) Count(kind, status string) {
-	m.calls.WithLabelValues(family(kind), oneOf(outcomes, status)).Inc()
+	m.calls.WithLabelValues(metrics.Family(kind), metrics.OneOf(outcomes, status)).Inc()
 }
 
 // Observe counts a call as Count does. It also observes the time from the call's
 // proposal to its outcome.
 func (m *Metrics) Observe(kind, status string, d time.Duration) {
 	m.Count(kind, status)
-	m.latency.WithLabelValues(family(kind)).Observe(d.Seconds())
+	m.latency.WithLabelValues(metrics.Family(kind)).Observe(d.Seconds())
 }
 
 // CountExceeded counts a request that exceeds the named quota of its tenant. The tenant
 // is not a label, because the number of tenants is not limited.
 func (m *Metrics) CountExceeded(name string) { m.exceeded.WithLabelValues(name).Inc() }
 
-// OtherLabel is the label value for all values that have no label value of their own.
-const OtherLabel = "other"
-
-// RouteOf returns the route of a request as declared, or OtherLabel if no route matched.
+// RouteOf returns the route of a request as declared, or metrics.Other if no route matched.
 func RouteOf(c echo.Context) string {
 	if c.Get(auth.RouteKey) == nil {
-		return OtherLabel
+		return metrics.Other
 	}
 	return c.Path()
 }
@@ -165,61 +140,6 @@ func (m *Metrics) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
 		m.requests.WithLabelValues(RouteOf(c), strconv.Itoa(c.Response().Status)).Inc()
 		return nil
 	}
-}
-
-// models updates the metrics of models with the results of queries to the llm-router. If
-// a query fails, they remain unchanged.
-func (m *Metrics) models(ctx context.Context, client *rpc.Client) {
-	all, err1 := rpc.Do(ctx, client, llmrouter.StatsQuery, llmrouter.StatsRequest{})
-	used, err2 := rpc.Do(ctx, client, llmrouter.SpendQuery, llmrouter.SpendRequest{By: []string{"provider", "model"}})
-	if err1 != nil || err2 != nil {
-		return // keep the previous values
-	}
-	stats, spend := all.Value, used.Value
-	top := busiest(stats)
-	label := func(provider, model string) (string, string) {
-		if k := [2]string{provider, model}; top[k] {
-			return provider, model
-		}
-		return OtherLabel, OtherLabel
-	}
-	codes := map[string]bool{}
-	m.attempts.Reset()
-	m.tokens.Reset()
-	m.spent.Reset()
-	for _, x := range stats {
-		p, model := label(x.Provider, x.Model)
-		m.attempts.WithLabelValues(p, model, "succeeded").Add(float64(x.Succeeded))
-		m.attempts.WithLabelValues(p, model, contract.Cancelled).Add(float64(x.Cancelled))
-		for code, n := range x.Errors {
-			if !codes[code] && len(codes) == maxCodes {
-				code = OtherLabel
-			}
-			codes[code] = true
-			m.attempts.WithLabelValues(p, model, code).Add(float64(n))
-		}
-	}
-	for _, x := range spend {
-		p, model := label(x.By["provider"], strings.TrimPrefix(x.By["model"], x.By["provider"]+"/"))
-		for kind, n := range map[string]int64{"input": x.InputTokens, "output": x.OutputTokens, "cached": x.CachedTokens, "reasoning": x.ReasoningTokens} {
-			m.tokens.WithLabelValues(p, model, kind).Add(float64(n))
-		}
-		m.spent.WithLabelValues(p, model).Add(float64(x.USDMicros) / 1e6)
-	}
-}
-
-// busiest returns the pairs of provider and model that have labels of their own: those
-// with the most attempts, at most maxModels.
-func busiest(stats []llmrouter.ModelStats) map[[2]string]bool {
-	stats = slices.Clone(stats)
-	slices.SortFunc(stats, func(a, b llmrouter.ModelStats) int {
-		return cmp.Or(cmp.Compare(b.Attempts, a.Attempts), strings.Compare(a.Provider, b.Provider), strings.Compare(a.Model, b.Model))
-	})
-	out := map[[2]string]bool{}
-	for _, x := range stats[:min(len(stats), maxModels)] {
-		out[[2]string{x.Provider, x.Model}] = true
-	}
-	return out
 }
 
 // lags replaces the recorded lags with those of r, for at most maxParts parts.

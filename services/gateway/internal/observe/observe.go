@@ -5,7 +5,6 @@
 package observe
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +26,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/reported"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -38,7 +38,7 @@ type API struct {
 	Sessions *sessions.Resolver
 	Ledger   eventlog.Log
 	Emit     *emit.Emitter
-	Blobs    *blob.Store
+	Reports  *reported.Store
 	Tools    *catalog.Catalog
 	Instance string
 
@@ -168,7 +168,7 @@ func (s *API) record(ctx context.Context, who *auth.Caller, session string, q *O
 	}
 	var content contract.Content
 	if known.same == nil && known.last < q.Number {
-		if content, err = s.Blobs.In(who.Tenant).Commit(ctx, q.Content, "application/json"); errors.Is(err, blob.ErrTooLarge) {
+		if content, err = s.Reports.Commit(ctx, who.Tenant, q.outputOf(), q.Content); errors.Is(err, blob.ErrTooLarge) {
 			return nil, apierr.BadRequest("/content", err.Error())
 		} else if err != nil {
 			return nil, apierr.Unavailable("the content could not be stored now: " + err.Error())
@@ -217,11 +217,16 @@ func (s *API) equal(ctx context.Context, tenant string, recorded *contract.Event
 	if err := contract.Decode(x.Content, &content); err != nil {
 		return false, err
 	}
-	first, err := s.Blobs.In(tenant).Open(ctx, &content)
-	if errors.Is(err, contract.ErrErased) {
-		return true, nil
+	return s.Reports.Same(ctx, tenant, q.outputOf(), &content, q.Content)
+}
+
+// outputOf returns the kind of the action if the content is its output, or "" if the content is its
+// args.
+func (q *ObservationRequest) outputOf() string {
+	if q.Phase != Ended {
+		return ""
 	}
-	return bytes.Equal(first, q.Content), err
+	return q.Kind
 }
 
 // event returns the event of an observation. Its key is the session, but it is not an event
@@ -233,7 +238,7 @@ func (s *API) event(who *auth.Caller, session string, q *ObservationRequest, con
 	return e
 }
 
-// state is what the ledger has of a journal of a caller in a session.
+// state describes the recorded entries of a caller's journal in a session.
 type state struct {
 	last int64           // greatest number
 	same *contract.Event // the observation with the number of the request, if it is equal apart from its content
@@ -252,8 +257,8 @@ func (at *state) add(e *contract.Event, who *auth.Caller, q *ObservationRequest)
 }
 
 // known returns the state of the journal up to the newest observation of the session, and
-// the sequence from which later ones are read. It reads backwards and, if the newest
-// observation is the one before the request's, that one alone.
+// the sequence from which later ones are read. It reads backwards, and reads only the newest
+// observation if that is the one before the request's.
 func (s *API) known(ctx context.Context, filter string, who *auth.Caller, q *ObservationRequest) (at state, from uint64, err error) {
 	tip, err := s.Ledger.Last(ctx, filter)
 	if errors.Is(err, eventlog.ErrNotFound) {

@@ -133,6 +133,9 @@ func (p param) render(in string) object {
 	return out
 }
 
+// virtualServer holds the query parameter of the routes of MCP.
+var virtualServer = []param{text("server", "virtual MCP server to use; also in the header X-Binnacle-MCP-Server")}
+
 // requestHeaders lists the headers of requests that become calls.
 var requestHeaders = []param{
 	text("X-Binnacle-Session", "session of the call: an id, or a name that the caller gives, \"s-\" and up to 98 of [A-Za-z0-9_-]; a new session without it"),
@@ -292,7 +295,8 @@ does it, and the response names call, decision, receipt and verdict in
 Where the request is wrong, ` + "`param`" + ` names what: a member of a JSON body by its JSON
 pointer in the body (RFC 6901, such as ` + "`/scopes/2`" + `), a body that is wrong as a whole
 by ` + "`body`" + `, a header, a path or a query parameter by its name. Where an argument
-breaks the tool's schema, ` + "`pointer`" + ` is its place in the call, ` + "`/args/…`" + `.
+violates the tool's schema, ` + "`code` is `invalid_input`" + ` and ` + "`pointer`" + ` is its
+place in the call, ` + "`/args/…`" + `.
 
 Credential and scope are checked before the body is read: a scope named here
 must be held, and a call needs at least one scope other than ` + "`audit:read`" + `,

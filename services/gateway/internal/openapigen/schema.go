@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
@@ -30,6 +31,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/observe"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/pipelines"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/policyapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -57,6 +59,11 @@ var names = map[reflect.Type]string{
 	reflect.TypeFor[mcpapi.Message]():          "MCPMessage",
 	reflect.TypeFor[mcpapi.Manifest]():         "ToolManifest",
 	reflect.TypeFor[policyapi.KeyInfo]():       "TrustKeyInfo",
+	reflect.TypeFor[pipeline.Condition]():      "PipelineCondition",
+	reflect.TypeFor[pipeline.Document]():       "Pipeline",
+	reflect.TypeFor[pipeline.Retry]():          "PipelineRetry",
+	reflect.TypeFor[pipeline.Step]():           "PipelineStep",
+	reflect.TypeFor[pipelines.Arguments]():     "StepArguments",
 	reflect.TypeFor[proofgraph.Node]():         "ProofGraphNode",
 	reflect.TypeFor[run.Build]():               "BuildInfo",
 	reflect.TypeFor[ledgerapi.Verification]():  "EvidenceVerification",
@@ -78,6 +85,7 @@ var (
 	args     = member{of: reflect.TypeFor[calls.Args](), optional: true}
 	output   = member{of: reflect.TypeFor[calls.Output]()}
 	schema   = member{of: reflect.TypeFor[packs.Schema]()}
+	template = member{of: reflect.TypeFor[pipelines.Template]()}
 	scopes   = member{enum: token.All}
 	keyUses  = []string{contract.UseRoot, contract.UseDecision, contract.UseReceipt, contract.UseCheckpoint, contract.UseManifest, contract.UseSeal, contract.UseApproval, contract.UseBundle, contract.UseSnapshot, contract.UseToken, contract.UseWitness}
 	event    = member{of: reflect.TypeFor[ledgerapi.Event]()}
@@ -105,13 +113,15 @@ var members = map[reflect.Type]map[string]member{
 	reflect.TypeFor[keys.ConsentRequest]():            {"scopes": scopes},
 	reflect.TypeFor[keys.KeyRequest]():                {"scopes": scopes, "actor": {optional: true}},
 	reflect.TypeFor[ledgerapi.Event]():                {"data": {of: reflect.TypeFor[ledgerapi.EventData]()}},
-	reflect.TypeFor[ledgerapi.Graph]():                {"nodes": {of: reflect.TypeFor[proofgraph.Node]()}},
 	reflect.TypeFor[llmapi.ItemPage]():                {"first_id": {of: reflect.TypeFor[string](), nullable: true}, "last_id": {of: reflect.TypeFor[string](), nullable: true}},
 	reflect.TypeFor[mcpapi.ExecuteRequest]():          {"params": args},
 	reflect.TypeFor[mcpapi.ExecuteResponse]():         {"result": output, "structured_content": output},
 	reflect.TypeFor[mcpapi.ManifestTool]():            {"schema": schema, "input_schema": schema, "output_schema": schema},
 	reflect.TypeFor[packs.Pack]():                     {"input_schema": schema, "output_schema": schema},
 	reflect.TypeFor[observe.ObservationRequest]():     {"content": args, "phase": {enum: []string{observe.Began, observe.Ended}}, "status": {enum: []string{contract.Failed, contract.Succeeded}, optional: true}, "error_code": {optional: true}},
+	reflect.TypeFor[pipeline.Condition]():             {"value": template, "equals": template, "not_equals": template, "in": {of: reflect.TypeFor[[]pipelines.Template]()}},
+	reflect.TypeFor[pipeline.Document]():              {"output": template},
+	reflect.TypeFor[pipeline.Step]():                  {"input": {of: reflect.TypeFor[pipelines.Arguments]()}},
 	reflect.TypeFor[policy.PendingCall]():             {"args": {of: reflect.TypeFor[calls.Args]()}},
 	reflect.TypeFor[policy.PolicyDocument]():          {"body": {nullable: true}},
 	reflect.TypeFor[policy.VirtualKey]():              {"scopes": scopes},
@@ -119,6 +129,11 @@ var members = map[reflect.Type]map[string]member{
 	reflect.TypeFor[conformance.ConformanceRequest](): {"args": args, "level": {enum: conform.Levels}, "profile": {enum: conform.Levels}},
 	reflect.TypeFor[conformance.ConformanceReport]():  {"level": {enum: conform.Levels}},
 	reflect.TypeFor[work.Artifact]():                  {"expires": {untimed: true}},
+}
+
+// alternatives lists the types of the documents that one type stands for.
+var alternatives = map[reflect.Type][]reflect.Type{
+	reflect.TypeFor[ledgerapi.ExportLine](): {reflect.TypeFor[ledgerapi.ExportHeader](), reflect.TypeFor[ledgerapi.Event](), reflect.TypeFor[ledgerapi.HiddenSubtree](), reflect.TypeFor[ledgerapi.SessionTip]()},
 }
 
 // times lists the members that are RFC 3339 times, in every type.
@@ -167,10 +182,16 @@ func (s *schemas) ref(t reflect.Type) object {
 // if the type has no schema.
 func (s *schemas) plain(t reflect.Type) object {
 	switch {
-	case t == reflect.TypeFor[json.RawMessage]() || t == reflect.TypeFor[contract.Raw]() || t == reflect.TypeFor[calls.Output]():
+	case t == reflect.TypeFor[json.RawMessage]() || t == reflect.TypeFor[contract.Raw]() || t == reflect.TypeFor[calls.Output]() || t == reflect.TypeFor[pipelines.Template]():
 		return object{}
 	case t == reflect.TypeFor[[]byte]():
 		return object{"type": "string", "contentEncoding": "base64"}
+	case alternatives[t] != nil:
+		all := []any{}
+		for _, one := range alternatives[t] {
+			all = append(all, s.ref(one))
+		}
+		return object{"oneOf": all}
 	}
 	switch t.Kind() {
 	case reflect.String:

@@ -61,9 +61,9 @@ func TestPacks(t *testing.T) {
 	}
 }
 
-// TestApprovalOfTenant checks that a changed document that one tenant has approved is
-// listed and returned to that tenant only, and that the digest of the catalog that MCP's
-// clients receive is that of their tenant.
+// TestApprovalOfTenant checks that a changed document that one tenant has approved is listed and
+// returned to that tenant only, and that clients of the two tenants receive different digests of
+// the catalog.
 func TestApprovalOfTenant(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	changed := &contract.Tool{Kind: "tool.a", Tool: "a", Executor: edgetest.Executor, Version: "2", Description: "changed",

@@ -32,12 +32,15 @@ type API struct {
 	Tools   *catalog.Catalog
 }
 
-// maxRuns is the maximum number of runs in a list.
-const maxRuns = 100
+// maxList is the maximum number of runs or schedules in a list.
+const maxList = 100
 
-// Pipeline is the document of a pipeline, or a part of it: docs/how-to/pipelines.md
-// describes its members, and POST /api/v1/pipelines/validate names each wrong one.
-type Pipeline map[string]json.RawMessage
+// Template is any JSON value of a document. Its strings may hold references in double
+// braces, which a run replaces by values: docs/how-to/pipelines.md describes them.
+type Template json.RawMessage
+
+// Arguments are the arguments of a step's call, by the names that its pack defines.
+type Arguments map[string]Template
 
 // Inputs are the inputs of a run. Their members are those that the document of the
 // pipeline uses in its templates.
@@ -47,10 +50,10 @@ type Inputs map[string]json.RawMessage
 // checks it against the input schema of pipeline.run, so a body that does not match is
 // recorded as a denied call.
 type RunRequest struct {
-	Digest   string   `json:"digest,omitempty"`   // digest of the document; required with pipeline
-	Document Pipeline `json:"document,omitempty"` // instead of pipeline
-	Inputs   Inputs   `json:"inputs,omitempty"`
-	Pipeline string   `json:"pipeline,omitempty"` // name of a built-in pipeline
+	Digest   string             `json:"digest,omitempty"`   // digest of the document; required with pipeline
+	Document *pipeline.Document `json:"document,omitempty"` // instead of pipeline
+	Inputs   Inputs             `json:"inputs,omitempty"`
+	Pipeline string             `json:"pipeline,omitempty"` // name of a built-in pipeline
 }
 
 // ValidateResponse is the response of POST /api/v1/pipelines/validate.
@@ -118,17 +121,26 @@ func (s *API) Run(c echo.Context) error {
 // Runs handles GET /api/v1/pipelines/runs. It responds with the newest runs of the caller,
 // or of all principals of the tenant if the caller has the scope token.Audit.
 func (s *API) Runs(c echo.Context) error {
-	who, err := s.Gate.Caller(c, "")
+	who, limit, err := s.listing(c)
 	if err != nil {
 		return err
 	}
+	return queries.Send(c, s.Queries.In(who.Tenant), work.PipelineRunsQuery, work.PipelineRunsRequest{Actor: who.Reads(), Limit: limit})
+}
+
+// listing returns the caller and the limit of a request for a list.
+func (s *API) listing(c echo.Context) (*auth.Caller, int64, error) {
+	who, err := s.Gate.Caller(c, "")
+	if err != nil {
+		return nil, 0, err
+	}
 	limit := int64(50)
 	if v := c.QueryParam("limit"); v != "" {
-		if limit, err = strconv.ParseInt(v, 10, 64); err != nil || limit < 1 || limit > maxRuns {
-			return apierr.BadRequest("limit", "want a number from 1 to "+strconv.Itoa(maxRuns))
+		if limit, err = strconv.ParseInt(v, 10, 64); err != nil || limit < 1 || limit > maxList {
+			return nil, 0, apierr.BadRequest("limit", "want a number from 1 to "+strconv.Itoa(maxList))
 		}
 	}
-	return queries.Send(c, s.Queries.In(who.Tenant), work.PipelineRunsQuery, work.PipelineRunsRequest{Actor: who.Reads(), Limit: limit})
+	return who, limit, nil
 }
 
 // Show handles GET /api/v1/pipelines/runs/:id. See find.
@@ -173,7 +185,7 @@ func (s *API) find(c echo.Context) (work.PipelineRun, error) {
 	if !missing(err) {
 		return r, err
 	}
-	e, err := s.proposal(ctx, who, id)
+	e, err := s.proposal(ctx, who, id, pipeline.RunPack)
 	if err != nil {
 		return r, err
 	}
@@ -204,14 +216,18 @@ func missing(err error) bool {
 	return errors.As(err, &e) && e.Status == http.StatusNotFound
 }
 
-// proposal returns the event that proposed a run. If the caller may not read the run, or
-// the call is not a run, the error is 404.
-func (s *API) proposal(ctx context.Context, who *auth.Caller, id string) (*contract.Event, error) {
+// proposal returns the event that proposed a call of a pack. If the caller may not read the
+// call, or it is a call of another pack, the error is 404.
+func (s *API) proposal(ctx context.Context, who *auth.Caller, id, pack string) (*contract.Event, error) {
 	e, err := s.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, id)
 	if err != nil {
 		return nil, err
 	}
-	none := apierr.NotFound("not found: no run " + id)
+	what := "run"
+	if pack == pipeline.SchedulePack {
+		what = "schedule"
+	}
+	none := apierr.NotFound("no " + what + " " + id)
 	if e == nil || e.Actor != cmp.Or(who.Reads(), e.Actor) {
 		return nil, none
 	}
@@ -219,7 +235,7 @@ func (s *API) proposal(ctx context.Context, who *auth.Caller, id string) (*contr
 	if err := contract.Decode(e.Data, &call); err != nil {
 		return nil, err
 	}
-	if call.Kind != "tool."+pipeline.RunPack {
+	if call.Kind != "tool."+pack {
 		return nil, none
 	}
 	return e, nil
@@ -234,7 +250,7 @@ func (s *API) Cancel(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
-	if _, err := s.proposal(ctx, who, c.Param("id")); err != nil {
+	if _, err := s.proposal(ctx, who, c.Param("id"), pipeline.RunPack); err != nil {
 		return err
 	}
 	return s.Calls.Cancel(c)

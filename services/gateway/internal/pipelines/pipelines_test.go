@@ -17,8 +17,9 @@ import (
 
 const path = "/api/v1/pipelines"
 
-// TestValidate checks that a document is checked against the packs of the mesh, and that a
-// document which cannot be decoded has one problem.
+// TestValidate checks that a document is checked against the packs of the mesh, that a
+// document which cannot be decoded has a problem, and that the list of built-in pipelines
+// names packs that the mesh lacks.
 func TestValidate(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{}, "tool.a")
 	who := m.Token("alice", token.Tools)
@@ -40,7 +41,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// runs makes m respond to the queries of work with one run, id, of alice.
+// runs makes m respond to queries to the service work with one run of alice, which has the given
+// id.
 func runs(m *edgetest.Mesh, id string) {
 	one := work.PipelineRun{Actor: "alice", Run: id, Pipeline: "x", Status: "running", Steps: []work.RunStep{{ID: "s", Pack: "a", Needs: []string{}, Status: "running", Attempts: 2}, {ID: "t", Pack: "a", Needs: []string{"s"}, Status: "pending"}}}
 	m.Answers["work pipeline_run"] = func(raw json.RawMessage) (any, error) {
@@ -92,8 +94,9 @@ func TestRuns(t *testing.T) {
 }
 
 // TestNotBegun checks that a run that work does not return is described by its call: while it
-// has not begun, after its cancellation, and if it returned the id of another run; that only
-// its actor may cancel it and read it; and that another call is no run.
+// has not begun, after its cancellation, and if it returned the id of another run; that
+// another principal and a caller of another tenant can neither read nor cancel it; and that
+// another call is no run.
 func TestNotBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.pipeline.run", "tool.a")
@@ -138,6 +141,71 @@ func TestNotBegun(t *testing.T) {
 			if r := m.Do(method, path+"/runs/"+c.ID, alice, ""); r.Code != http.StatusNotFound {
 				t.Error(method, r.Code, r.Body)
 			}
+		}
+	})
+}
+
+// TestSchedules checks that the actor of a schedule and holders of audit:read can read it
+// and find it in the list, that others cannot, that a schedule that has not begun is described by
+// its call, and that a call which returned the id of another schedule is described by that one.
+func TestSchedules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.pipeline.schedule", "tool.a")
+		one := work.PipelineSchedule{Actor: "alice", Schedule: "c-1", Pipeline: "x", Status: "running", Cron: "@daily"}
+		m.Answers["work pipeline_schedule"] = func(raw json.RawMessage) (any, error) {
+			var q work.PipelineScheduleRequest
+			if err := json.Unmarshal(raw, &q); err != nil || q.Schedule != "c-1" || q.Actor != "" && q.Actor != "alice" {
+				return nil, rpc.Errorf(contract.CodeNotFound, "no such schedule")
+			}
+			return one, nil
+		}
+		m.Answers["work pipeline_schedules"] = func(raw json.RawMessage) (any, error) {
+			var q work.PipelineSchedulesRequest
+			if err := json.Unmarshal(raw, &q); err != nil || q.Actor != "" && q.Actor != "alice" {
+				return []work.PipelineSchedule{}, err
+			}
+			return []work.PipelineSchedule{one}, nil
+		}
+		var call *edgetest.Call
+		m.Execute = func(x *edgetest.Call) { call = x }
+		alice, eve, audit := m.Token("alice", token.Tools), m.Token("eve", token.Tools), m.Token("eve", token.Audit)
+		for _, who := range []string{alice, audit} {
+			if r := m.Do("GET", path+"/schedules/c-1", who, ""); r.Code != http.StatusOK || r.Doc["cron"] != "@daily" {
+				t.Errorf("%d %s", r.Code, r.Body)
+			}
+			if r := m.Do("GET", path+"/schedules?limit=9", who, ""); r.Code != http.StatusOK || !strings.Contains(r.Body.String(), `"c-1"`) {
+				t.Errorf("%d %s", r.Code, r.Body)
+			}
+		}
+		if r := m.Do("GET", path+"/schedules", eve, ""); r.Code != http.StatusOK || strings.TrimSpace(r.Body.String()) != "[]" {
+			t.Errorf("%d %s", r.Code, r.Body)
+		}
+		if r := m.Do("GET", path+"/schedules?limit=101", alice, ""); r.Code != http.StatusBadRequest || r.Param() != "limit" {
+			t.Errorf("%d %s", r.Code, r.Body)
+		}
+		propose := func(kind string) string {
+			m.Do("POST", "/api/v1/calls", alice, `{"kind":"`+kind+`"}`, "Prefer: respond-async")
+			synctest.Wait()
+			return path + "/schedules/" + call.ID
+		}
+		at := propose("tool.pipeline.schedule")
+		if r := m.Do("GET", at, alice, ""); r.Doc["status"] != "proposed" || r.Doc["ended"] != "" || r.Doc["actor"] != "alice" {
+			t.Error(r.Code, r.Body)
+		}
+		if r := m.Do("GET", path+"/schedules/c-1", eve, ""); r.Code != http.StatusNotFound {
+			t.Error(r.Code, r.Body)
+		}
+		for _, who := range []string{eve, m.TokenIn(edgetest.Other, "alice", token.All...)} {
+			if r := m.Do("GET", at, who, ""); r.Code != http.StatusNotFound {
+				t.Error(r.Code, r.Body)
+			}
+		}
+		call.Succeed([]byte(`{"coalesced":true,"pipeline":"x","schedule":"c-1"}`))
+		if r := m.Do("GET", at, alice, ""); r.Doc["schedule"] != "c-1" || r.Doc["status"] != "running" {
+			t.Error(r.Code, r.Body)
+		}
+		if r := m.Do("GET", propose("tool.a"), alice, ""); r.Code != http.StatusNotFound {
+			t.Error(r.Code, r.Body)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-// Package policyapi serves the state that governs calls: policy documents, limits,
+// Package policyapi serves the state that governs calls: tenants, policy documents, limits,
 // identities and the trust registry.
 package policyapi
 

@@ -39,7 +39,7 @@ func (*frames) Close() {}
 // one returns a client for which every query returns the document doc, unless it is nil,
 // and then the error err.
 func one(doc any, err error) *Client {
-	return &Client{&rpc.Client{Live: func(context.Context, string) (string, error) { return "audit-1", nil },
+	return &Client{&rpc.Client{Live: func(context.Context, string) (rpc.Instance, error) { return rpc.Instance{Name: "audit-1"}, nil },
 		Send: func(context.Context, string, string, string, any) (rpc.Frames, error) { return &frames{doc, err}, nil }}, "t"}
 }
 
@@ -59,7 +59,7 @@ func request() (echo.Context, *httptest.ResponseRecorder) {
 // TestErrors checks the HTTP status for four error codes of a service and for a service
 // that does not respond, with Send, Do, Lines and Collect.
 func TestErrors(t *testing.T) {
-	missing, down := rpc.Errorf(contract.CodeNotFound, "not found: no such thing"), errors.New("no running instance")
+	missing, down := rpc.Errorf(contract.CodeNotFound, "no such thing"), errors.New("no running instance")
 	wrong := &rpc.Error{Code: contract.CodeInvalidInput, Param: "by", Message: "by: no such dimension"}
 	for _, c := range []struct {
 		err  error
@@ -112,7 +112,7 @@ func TestEventOfCall(t *testing.T) {
 	if got, err := one(json.RawMessage(raw), nil).Last(t.Context(), "c-1"); err != nil || got.ID != e.ID {
 		t.Error(got, err)
 	}
-	if got, err := one(nil, rpc.Errorf(contract.CodeNotFound, "not found: no call c-1")).Last(t.Context(), "c-1"); err != nil || got != nil {
+	if got, err := one(nil, rpc.Errorf(contract.CodeNotFound, "no call c-1")).Last(t.Context(), "c-1"); err != nil || got != nil {
 		t.Error(got, err)
 	}
 	if _, err := one(nil, errors.New("no running instance")).Event(t.Context(), audit.ProposalQuery, "c-1"); status(err) != http.StatusServiceUnavailable {

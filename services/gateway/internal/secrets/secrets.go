@@ -37,25 +37,53 @@ import (
 // API proposes the calls that store secrets, and holds their values. Its exported fields
 // are set before its first use.
 type API struct {
-	Gate   *auth.Gate
-	Calls  *calls.API
-	Trust  *run.Trust
-	Ledger eventlog.Log
-	Box    *transient.Box
+	Gate      *auth.Gate
+	Calls     *calls.API
+	Trust     *run.Trust
+	Ledger    eventlog.Log
+	Transport *transient.Transport
 
 	values heldValues
 }
 
 // SecretRequest is the body of POST /api/v1/secrets.
 type SecretRequest struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
+	Expires string `json:"expires,omitempty"` // time (RFC 3339) from which on the value is no longer released
+	Name    string `json:"name"`
+	Overlap int64  `json:"overlap_seconds,omitempty"` // time in seconds for which the previous value is released too, under NAME.previous
+	Type    string `json:"type,omitempty"`            // api_key, certificate, cookie, file, login or ssh; by default that of the previous value
+	Value   string `json:"value"`
+}
+
+// call returns the kind and the arguments of the call that stores the secret. A request with
+// a name and a value alone has the kind vault.put, as in earlier releases.
+func (r *SecretRequest) call() (kind string, args []byte) {
+	kind = "vault.put"
+	c := canon.Object(nil)
+	if r.Expires != "" {
+		kind = "vault.store"
+		c.Str("expires", r.Expires)
+	}
+	c.Str("name", r.Name)
+	if r.Overlap != 0 {
+		kind = "vault.store"
+		c.Int("overlap_seconds", r.Overlap)
+	}
+	if r.Type != "" {
+		kind = "vault.store"
+		c.Str("type", r.Type)
+	}
+	return kind, c.End()
 }
 
 // SecretResponse is the response of POST /api/v1/secrets: the output of the vault-broker.
 type SecretResponse struct {
+	Expires     string `json:"expires,omitempty"`
 	Fingerprint string `json:"fingerprint"` // "hmac-sha256:" and, in hex, the first 16 bytes of the HMAC of the value under a key that only the vault-broker has
 	Name        string `json:"name"`
+	Overlap     string `json:"overlap,omitempty"` // time until which the previous value is released as NAME.previous
+	Type        string `json:"type,omitempty"`
+	Version     int64  `json:"version,omitempty"`
 }
 
 // Put handles POST /api/v1/secrets. The value is not an argument of the call: it is
@@ -82,9 +110,8 @@ func (s *API) Put(c echo.Context) error {
 	if !ok {
 		return apierr.Unavailable("the vault-broker's key is not published yet")
 	}
-	args := canon.Object(nil)
-	args.Str("name", req.Name)
-	r, err := s.Calls.Request(c, "vault.put", "vault.put", args.End(), who)
+	kind, args := req.call()
+	r, err := s.Calls.Request(c, kind, kind, args, who)
 	if err != nil {
 		return err
 	}
@@ -157,7 +184,8 @@ type heldValues struct {
 }
 
 // heldKey identifies a held value. Requests with different values may arrive under one
-// Idempotency-Key at the same time; the ledger determines whose call it is.
+// Idempotency-Key at the same time; only one of these values belongs to the call that the
+// ledger contains (see API.allowed).
 type heldKey struct {
 	call string // id of the call
 	mac  string // of the value if the call has an Idempotency-Key; see API.identify
@@ -178,10 +206,10 @@ const (
 	holdValue     = 15 * time.Minute
 )
 
-// hold stores the value of a call for a request, with the request's session, unless the
-// same value of that call is held already for another request; it then adds the session. At most maxHeldValues are held, which fair.Room divides
-// among the tenants; hold returns an error if the tenant of v may not hold one more. If
-// the error is nil, the request must later call drop or leave.
+// hold stores the value of a call for a request, with the request's session. If the same value of
+// that call is already held for another request, it only adds the session. At most maxHeldValues
+// are held, which fair.Room divides among the tenants; hold returns an error if the tenant of v
+// may not hold one more. If the error is nil, the request must later call drop or leave.
 func (h *heldValues) hold(key heldKey, v heldValue) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -278,7 +306,7 @@ func (h *heldValues) sessions(tenant, call string) (out []string) {
 // another tenant than the query, and denied if the call is not allowed yet or the ledger
 // cannot be read.
 func (s *API) Serve() {
-	rpc.Serve(&rpc.Server{Box: s.Box}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
+	rpc.Serve(&rpc.Server{Transport: s.Transport}, query.SealedValueQuery, func(ctx context.Context, q *query.SealedValueRequest) ([]byte, error) {
 		tenant, missing := transient.Tenant(ctx), rpc.Errorf(contract.CodeNotFound, "no value is held for call %s", q.CallID)
 		sessions := s.values.sessions(tenant, q.CallID)
 		if len(sessions) == 0 {

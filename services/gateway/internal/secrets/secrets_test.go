@@ -16,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
-// TestHeldValues checks that a value is held until it expires, that a second value of a
-// call is ignored, and that the number of values is limited.
+// TestHeldValues checks that a value is held until it expires, that a second value under the same
+// key is ignored, and that the number of values is limited.
 func TestHeldValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heldValues
@@ -132,8 +132,9 @@ func allowedCall(call string, body *contract.Content) []byte {
 	return contract.Bytes(&a)
 }
 
-// TestWhichValue shows that of two values that arrive under one Idempotency-Key at the same
-// time, in sessions of their own, the one of the call that was allowed is sent.
+// TestWhichValue shows that, of two values that are held under one call's id for requests in
+// different sessions, allowed returns the MAC of the one whose call was allowed, and that
+// sessions returns the sessions of all these requests.
 func TestWhichValue(t *testing.T) {
 	log := &memlog.Log{}
 	s := &API{Ledger: log, Calls: &calls.API{Runner: &calls.Runner{Blobs: (&blob.Store{}).In("t")}}}

@@ -175,7 +175,7 @@ func (s *Resolver) InArgs(ctx context.Context, who *auth.Caller, kind string, ar
 		if id = x.ID; x.Requested != "" && judged {
 			id, *at = named, Session{ID: x.ID, Requested: x.Requested}
 		} else if x.Requested != "" {
-			id = named // the caller cannot grant this session, so policy denies the call
+			id = named // the session is not the caller's, so policy denies the call
 		}
 	}
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package webhook sends signed notices to URLs that the operator configures.
+// Package webhook sends signed notices to URLs that the operator configures, through the
+// egress-broker.
 package webhook
 
 import (
@@ -15,13 +16,18 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/egress/endpoint"
 )
 
 // Endpoint is a URL that receives notices. It is safe for concurrent use.
 type Endpoint struct {
-	URL string
-	Key []byte // HMAC-SHA256 key of the signature
-	Now func() time.Time
+	Name string // name of the endpoint for the egress-broker
+	URL  string
+	// Transport returns the transport for the notice of a tenant with this id.
+	Transport func(tenant, id string) *http.Transport
+	Key       []byte // HMAC-SHA256 key of the signature
+	Now       func() time.Time
 }
 
 // Headers of the request with a notice.
@@ -36,9 +42,9 @@ const (
 // timeout is the maximum time of an attempt.
 const timeout = 10 * time.Second
 
-// Post sends a notice once. A response other than 2xx is an error. The error does not
-// contain the URL, which may contain a secret.
-func (p *Endpoint) Post(ctx context.Context, id string, notice any) error {
+// Post sends a notice of a tenant once. A response other than 2xx is an error. The error does
+// not contain the URL, which may contain a secret.
+func (p *Endpoint) Post(ctx context.Context, tenant, id string, notice any) error {
 	body, err := json.Marshal(notice)
 	if err != nil {
 		return err
@@ -52,7 +58,9 @@ func (p *Endpoint) Post(ctx context.Context, id string, notice any) error {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(DeliveryHeader, id)
 	req.Header.Set(SignatureHeader, Signature(p.Key, p.Now(), body))
-	resp, err := client.Do(req)
+	t := p.Transport(tenant, id)
+	defer t.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: t, CheckRedirect: stay}).Do(req)
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
@@ -62,15 +70,17 @@ func (p *Endpoint) Post(ctx context.Context, id string, notice any) error {
 	}
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	if err := endpoint.Refusal(p.Name, resp); err != nil {
+		return err
+	}
 	if resp.StatusCode/100 != 2 {
 		return fmt.Errorf("the webhook returned %s", resp.Status)
 	}
 	return nil
 }
 
-// client follows no redirect, so that the webhook's server cannot redirect a notice to an
-// address that the operator did not configure.
-var client = &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// stay follows no redirect. The egress-broker would refuse one to another server.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Signature returns the value of SignatureHeader for a body that is sent at t.
 func Signature(key []byte, t time.Time, body []byte) string {

@@ -64,7 +64,8 @@ func finish(s string) string {
 	return s
 }
 
-// finishOut returns the API's finish reason for one of the intermediate form.
+// finishOut returns the API's finish reason for a finish reason of the intermediate
+// form.
 func finishOut(s string) string {
 	if s == ir.Paused || s == "" {
 		return "stop"

@@ -31,12 +31,12 @@ const (
 	CredentialMissing   = contract.CodeCredentialMissing
 	ProviderUnavailable = contract.CodeProviderUnavailable
 	Unsupported         = contract.CodeUnsupported
-	OverBudget          = "budget_exceeded"
+	OverBudget          = contract.CodeBudgetExceeded
 	ContentBlocked      = contract.CodeContentBlocked
 	InvalidInput        = contract.CodeInvalidInput
 	NotFound            = contract.CodeNotFound
 	ClientStalled       = contract.CodeClientStalled
-	Hedged              = "hedged"
+	Hedged              = contract.CodeHedged
 	Cancelled           = contract.CodeCancelled
 	Internal            = contract.CodeInternal
 )
@@ -85,13 +85,13 @@ const (
 	Billed                 // always
 )
 
-// Edge is the HTTP status that the caller receives. A status of the provider for which
-// Own returns true is forwarded, or replaced by Into; any other status is replaced by
-// As.
+// Edge is the HTTP status that the caller receives. If the provider is overloaded, it is
+// Overloaded; a status of the provider for which Own returns true is forwarded; any other
+// status is replaced by As.
 type Edge struct {
-	As   int
-	Own  func(status int) bool // reports whether a status is forwarded or replaced by Into; nil: no status
-	Into int                   // replaces the statuses of Own; 0: they are forwarded
+	As         int
+	Own        func(status int) bool // reports whether a status is forwarded; nil: no status
+	Overloaded int                   // replaces the status of a provider that is overloaded; 0: it is not distinguished
 }
 
 // Row holds all consequences of one code. Rows do not change while the program runs.
@@ -110,10 +110,6 @@ type Row struct {
 
 func clientError(status int) bool { return status >= 400 && status < 500 }
 
-// overloaded reports whether a status means that a service is overloaded. Status 529 is
-// specific to Anthropic.
-func overloaded(status int) bool { return status == http.StatusServiceUnavailable || status == 529 }
-
 // Table holds a row for each code. The columns are the fields of Row, in order.
 var Table = []Row{
 	{RateLimited, Always, Continue, route.RateLimit, Resting, Edge{As: 429}, IfTaken, contract.Failed, false, "the provider answered 429, or every key is paused after that"},
@@ -121,7 +117,7 @@ var Table = []Row{
 	{Unreachable, Always, Continue, route.Error, Failing, Edge{As: 502}, IfTaken, contract.Failed, false, "no connection, or it broke before an answer"},
 	{Cut, Always, Continue, route.Error, Failing, Edge{As: 502}, Billed, contract.Failed, false, "the answer broke off before its end"},
 	{Malformed, Always, Continue, route.Error, Failing, Edge{As: 502}, Billed, contract.Failed, false, "the answer cannot be read, or is larger than the limits"},
-	{Upstream, Always, Continue, route.Error, Failing, Edge{As: 502, Own: overloaded, Into: 503}, IfTaken, contract.Failed, false, "the provider answered with a status from 500 or one that has no meaning here"},
+	{Upstream, Always, Continue, route.Error, Failing, Edge{As: 502, Overloaded: 503}, IfTaken, contract.Failed, false, "the provider answered with a status from 500 or one that has no meaning here"},
 	{Refused, Never, Continue, route.Error, Healthy, Edge{As: 502, Own: clientError}, IfTaken, contract.Failed, false, "the provider refused the request itself"},
 	{ModelNotFound, Never, Continue, route.Error, Healthy, Edge{As: 404}, IfTaken, contract.Failed, false, "no provider of that name, or the provider does not have this model"},
 	{CredentialInvalid, IfUnverified, Continue, route.Error, Rejected, Edge{As: 502}, IfTaken, contract.Failed, true, "the provider refused the key"},
@@ -167,15 +163,17 @@ func (r *Row) Free(taken bool) bool {
 }
 
 // EdgeStatus returns the HTTP status for the caller of a failed call. provider is the
-// provider's status, or 0 without a response.
-func (r *Row) EdgeStatus(provider int) int {
-	if r.Edge.Own == nil || !r.Edge.Own(provider) {
+// provider's status, or 0 without a response; overloaded is whether that status means
+// that the provider is overloaded.
+func (r *Row) EdgeStatus(provider int, overloaded bool) int {
+	switch {
+	case overloaded && r.Edge.Overloaded != 0:
+		return r.Edge.Overloaded
+	case r.Edge.Own != nil && r.Edge.Own(provider):
+		return provider
+	default:
 		return r.Edge.As
 	}
-	if r.Edge.Into != 0 {
-		return r.Edge.Into
-	}
-	return provider
 }
 
 // byStatus maps HTTP statuses to codes. ByStatus returns Refused or Upstream for other

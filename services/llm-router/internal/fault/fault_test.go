@@ -16,9 +16,9 @@ import (
 
 // TestTable compares each row of the table with a line of text: whether the attempt is
 // retried after the statuses 500 and 401, what the plan does next, the trigger, the key,
-// the caller's status for a provider's 0, 400, 500 and 529, whether the attempt is free
-// if the provider did not, and did, accept the request, the attempt's status, and
-// whether the provider's error is hidden.
+// the caller's status for a provider's 0, 400 and 500, and for one that is overloaded,
+// whether the attempt is free if the provider did not, and did, accept the request, the
+// attempt's status, and whether the provider's error is hidden.
 func TestTable(t *testing.T) {
 	want := map[string]string{
 		RateLimited:         "again:yes next:0 rate_limit key:3 edge:429,429,429,429 free:true,false failed",
@@ -49,7 +49,7 @@ func TestTable(t *testing.T) {
 		r := &Table[i]
 		again := map[[2]bool]string{{true, true}: "yes", {false, false}: "no", {false, true}: "401"}[[2]bool{r.Again(500), r.Again(401)}]
 		got := fmt.Sprintf("again:%s next:%d %s key:%d edge:%d,%d,%d,%d free:%v,%v %s", again, r.Next, r.Trigger, r.Key,
-			r.EdgeStatus(0), r.EdgeStatus(400), r.EdgeStatus(500), r.EdgeStatus(529), r.Free(false), r.Free(true), r.Status)
+			r.EdgeStatus(0, false), r.EdgeStatus(400, false), r.EdgeStatus(500, false), r.EdgeStatus(503, true), r.Free(false), r.Free(true), r.Status)
 		if r.Hidden {
 			got += " hidden"
 		}

@@ -238,8 +238,8 @@ func (u Usage) Checked() Usage {
 const (
 	Begin     = "begin"      // ID, Model
 	Delta     = "delta"      // Part.Type text, refusal, thinking; Part.Text
-	Signed    = "signed"     // Signature of the preceding thinking
-	CallBegin = "call_begin" // Part.ID, Name
+	Signed    = "signed"     // Part.Signature, of the preceding thinking
+	CallBegin = "call_begin" // Part.ID, Part.Name
 	CallArgs  = "call_args"  // Part.Args
 	End       = "end"        // Finish
 	Used      = "used"       // Usage

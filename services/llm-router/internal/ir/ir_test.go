@@ -76,9 +76,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestMembers shows that taking a member removes it, that the other members remain, and
-// that null leaves the destination unchanged. An error names the member and contains no
-// type name of Go. Documents that are not objects are errors.
+// TestMembers shows that taking a member removes it, that the other members remain, and that
+// null leaves the destination unchanged. An error names the member and contains no type name
+// of Go. Documents that are neither objects nor null are errors.
 func TestMembers(t *testing.T) {
 	m, err := Split([]byte(`{"a":1,"b":null,"c":"x","d":[1]}`))
 	if err != nil {

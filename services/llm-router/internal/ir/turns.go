@@ -1,7 +1,7 @@
 package ir
 
 // Turns reorders a stream so that interleaved tool calls follow one another. Output
-// guards require that order, as well as APIs whose pieces of arguments have no index.
+// guards, and APIs whose pieces of arguments have no index, require that order.
 // Until the arguments of the current tool call are a complete object, or the answer
 // ends, the other content of the first choice is queued. The zero value is ready to use.
 type Turns struct {

@@ -215,7 +215,7 @@ func Faults(t *testing.T, parse func(status int, body []byte) *ir.Fault) {
 func ptr[T any](v T) *T { return &v }
 
 // Everything returns a request that uses every member of the intermediate form, except
-// ThinkingBudget, audio, and files by reference.
+// ThinkingBudget, audio, and media by reference.
 func Everything() *ir.Request {
 	cache := json.RawMessage(`{"type":"ephemeral"}`)
 	text := func(s string) ir.Part { return ir.Part{Type: ir.Text, Text: s} }

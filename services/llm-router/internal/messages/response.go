@@ -410,9 +410,13 @@ func (e *Encoder) Finish() []byte {
 	return ir.AppendEvent(b, "message_stop", ir.Obj{})
 }
 
+// Overloaded is the HTTP status of the API for an overloaded service.
+// Source: https://docs.claude.com/en/api/errors
+const Overloaded = 529
+
 // status maps error types to the HTTP statuses with the same meaning.
 var status = map[string]int{"invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403, "not_found_error": 404,
-	"request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": 529}
+	"request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504, "overloaded_error": Overloaded}
 
 // ParseFault decodes the body of an error response or, with code 0, an error in a
 // stream. In a stream, the status is derived from the error's type; it is 0 for an

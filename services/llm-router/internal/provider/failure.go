@@ -29,6 +29,8 @@ type Failure struct {
 	Body    []byte        // body of the provider's error response, with the key removed; may be nil
 	Headers http.Header
 	Taken   bool // the provider may have accepted the request, and may bill it
+
+	Overloaded bool // Status means that the provider is overloaded
 }
 
 // Error implements error. It returns Message.
@@ -90,7 +92,8 @@ func (p *Provider) Malformed(what string) *Failure { return p.begun(fault.Malfor
 // Said returns the failure of a stream in which the provider sent an error. Its message
 // or detail may contain a key that the error quotes.
 func (p *Provider) Said(e *ir.Fault) *Failure {
-	f := &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: atMost(float64(e.RetryMS) * float64(time.Millisecond)), Taken: true}
+	f := &Failure{Code: fault.ByStatus(e.Status), Status: e.Status, Fault: e, Retry: atMost(float64(e.RetryMS) * float64(time.Millisecond)), Taken: true,
+		Overloaded: p.registry.Overloaded(e.Status)}
 	f.explain("provider "+p.Name+" ended its stream with an error", e.Message)
 	return f
 }
@@ -120,7 +123,8 @@ func (p *Provider) refused(c *Call, resp *http.Response, body []byte) *Failure {
 		e.Message = strings.ToValidUTF8(strings.TrimSpace(string(body[:min(len(body), maxMessage)])), "\uFFFD")
 	}
 	e.Message = scrub(e.Message, c.Key)
-	f := &Failure{Code: fault.ByStatus(resp.StatusCode), Status: resp.StatusCode, Fault: e, Body: []byte(scrub(string(body), c.Key)), Headers: resp.Header}
+	f := &Failure{Code: fault.ByStatus(resp.StatusCode), Status: resp.StatusCode, Fault: e, Body: []byte(scrub(string(body), c.Key)), Headers: resp.Header,
+		Overloaded: p.registry.Overloaded(resp.StatusCode)}
 	f.explain(fmt.Sprintf("provider %s responded with status %d", p.Name, resp.StatusCode), e.Message)
 	if f.Retry = retryAfter(resp.Header); f.Retry == 0 {
 		f.Retry = atMost(float64(e.RetryMS) * float64(time.Millisecond))

@@ -53,6 +53,9 @@ type Kind struct {
 	// Passes lists the response header fields that are forwarded to callers, in lower
 	// case, in addition to commonPasses. An entry that ends with a hyphen is a prefix.
 	Passes []string
+	// Overloaded is the HTTP status with which the provider reports that it is
+	// overloaded, in addition to 503. It is 0 if there is none.
+	Overloaded int
 	// Local is set if the provider runs in the router's process, so that no requests are
 	// sent.
 	Local *Local
@@ -65,8 +68,11 @@ type Local struct {
 	Owner   string // owner of the models in model lists
 	Output  int64  // maximum length of an answer, in tokens, if the request has no limit
 	Missing string // error message for a model that does not exist
-	ID      func(id string) string
-	Answer  func(id string, r *ir.Request) []ir.Event
+
+	// ID returns the id of a response, in the provider's form.
+	ID func(id string) string
+	// Answer returns the events of the answer to r. id is the result of ID.
+	Answer func(id string, r *ir.Request) []ir.Event
 }
 
 // Registry holds the kinds of providers, in the order in which NewRegistry received
@@ -172,6 +178,13 @@ func (r *Registry) Passes(name string) bool {
 	return slices.ContainsFunc(r.passes, func(p string) bool {
 		return name == p || strings.HasSuffix(p, "-") && strings.HasPrefix(name, p)
 	})
+}
+
+// Overloaded reports whether the HTTP status of a provider's response, or the status of
+// an error in a stream, means that the provider is overloaded. The result is the same for
+// every provider, since one may relay for another.
+func (r *Registry) Overloaded(status int) bool {
+	return status == http.StatusServiceUnavailable || status != 0 && slices.ContainsFunc(r.kinds, func(k Kind) bool { return k.Overloaded == status })
 }
 
 // maxID is the maximum length of a request id, in bytes.

@@ -376,7 +376,7 @@ func (d *Decoder) completed(e *event) ([]ir.Event, error) {
 	return []ir.Event{{Kind: ir.End, Finish: end}, {Kind: ir.Used, Usage: r.Usage.ir()}}, nil
 }
 
-// Encoder encodes a stream as numbered events, with the begin and end events that this
+// Encoder encodes a stream as numbered events, with the events of begin and end that this
 // API requires around each item. Frame must be set before the first event.
 type Encoder struct {
 	Frame
@@ -386,7 +386,7 @@ type Encoder struct {
 	output []ir.Obj
 	open   string // type of the open item: message, reasoning, call; empty = none is open
 	part   string // type of the open part of a message: text or refusal; empty = none is open
-	text   string // text of the open part
+	text   string // text of the open part, or of the open reasoning item
 	call   ir.Part
 	index  int // index of the open tool call
 	used   ir.Usage

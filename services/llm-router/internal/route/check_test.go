@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestCheckMembers shows that each invalid member is rejected with its path, and that a
-// valid table and an empty one are accepted.
+// TestCheckMembers shows that invalid members are rejected with their path, and that a valid
+// table and an empty one are accepted.
 func TestCheckMembers(t *testing.T) {
 	has := func(p string) bool { return p == "a" || p == "b" }
 	two := []Target{{Model: "a/m"}, {Model: "b/m", Weight: 2}}

@@ -14,8 +14,9 @@ func models(fit []Target) (out string) {
 	return out
 }
 
-// TestDrawn shows which target each value of at selects: as many values as its weight, where
-// a weight below 1 counts as 1. The other targets keep their order.
+// TestDrawn shows which target each value of at selects. Each target is selected by as many
+// consecutive values as its weight, where a weight below 1 counts as 1. The other targets
+// keep their order.
 func TestDrawn(t *testing.T) {
 	fit := []Target{{Model: "a", Weight: 2}, {Model: "b"}, {Model: "c", Weight: 3}}
 	for at, want := range []string{"a b c ", "a b c ", "b a c ", "c a b ", "c a b ", "c a b ", "a b c "} {

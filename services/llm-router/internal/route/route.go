@@ -214,8 +214,8 @@ func (t *Table) virtual(name string) *Virtual {
 }
 
 // Candidate is a provider and a model to try, and the reason. After a failure of the
-// preceding candidate, it is tried if it has no triggers or if the failure has one of
-// them; otherwise the plan ends. As a hedge, it is tried without a failure.
+// preceding candidate, it is tried if it has no triggers or if the failure matches
+// one of them; otherwise the plan ends. As a hedge, it is tried without a failure.
 type Candidate struct {
 	Provider, Model string
 	Rule            string   // "fallback:<primary>" or "virtual:<name>"; empty for the requested model, or for its first target

@@ -8,7 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestBytes checks the classes of bytes for each byte.
+// TestBytes checks how each byte is classified.
 func TestBytes(t *testing.T) {
 	const digits, upper, small = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
 	for i := range 256 {
@@ -247,7 +247,7 @@ func TestSafe(t *testing.T) {
 			t.Errorf("%.60q of %d bytes: %d bytes are held, want %d", c.text, len(c.text), len(got), len(c.held))
 		}
 	}
-	// Of a text of numbers, no more is held than a number can be long.
+	// Of a text that consists of numbers, a stream holds at most numberMost bytes.
 	digits := strings.Repeat("1 ", 200)
 	if held := len(digits) - safe([]byte(digits), 0); held != numberMost {
 		t.Errorf("of numbers %d bytes are held, want %d", held, numberMost)

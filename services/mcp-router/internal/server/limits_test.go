@@ -9,7 +9,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/mcprouter"
 )
 
-// TestLimits checks the smallest and the largest values of settings, and those beyond.
+// TestLimits checks values at and beyond the limits of several settings.
 func TestLimits(t *testing.T) {
 	header := func(prefix string) func(*events.ServerAdded) {
 		return func(s *events.ServerAdded) {

@@ -1,11 +1,12 @@
-// Package server decides what the mesh offers of an MCP server: it checks the settings of
-// a server, and makes tool documents from what the server lists.
+// Package server decides which parts of an MCP server the mesh offers: it checks the server's
+// settings, and makes tool documents from the server's lists.
 package server
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -56,6 +57,8 @@ func Check(s *events.ServerAdded) error {
 	switch {
 	case !serverName.MatchString(s.Name):
 		return fmt.Errorf("name %q: want 1 to 32 characters of a-z, 0-9, _ and -, beginning with a letter or digit", s.Name)
+	case s.Name == mcpdoc.Own:
+		return fmt.Errorf("name %q: it stands for the resources of the mesh itself: choose another", s.Name)
 	case !slices.Contains([]string{HTTP, SSE}, s.Transport):
 		return fmt.Errorf("transport %q: want http or sse", s.Transport)
 	case !slices.Contains([]string{Prefixed, Bare}, s.Names):
@@ -76,6 +79,29 @@ func Check(s *events.ServerAdded) error {
 		if err := checkHeader(h); err != nil {
 			return err
 		}
+	}
+	return checkOverrides(s)
+}
+
+// checkOverrides returns an error if a name that replaces another one is invalid, or if two
+// overrides of the same kind are for one tool.
+func checkOverrides(s *events.ServerAdded) error {
+	seen := map[string]bool{}
+	for _, r := range s.Renames {
+		switch {
+		case !toolName.MatchString(r.Name):
+			return fmt.Errorf("renames: name %q of %s: want 1 to 96 characters of A-Z, a-z, 0-9, _, . and -", r.Name, r.Tool)
+		case seen[r.Tool]:
+			return fmt.Errorf("renames: %s has two names: keep one", r.Tool)
+		}
+		seen[r.Tool] = true
+	}
+	clear(seen)
+	for _, d := range s.Descriptions {
+		if seen[d.Tool] {
+			return fmt.Errorf("descriptions: %s has two descriptions: keep one", d.Tool)
+		}
+		seen[d.Tool] = true
 	}
 	return nil
 }
@@ -118,7 +144,8 @@ func Host(raw string) (string, error) {
 	return u.Host, nil
 }
 
-// Listing is what a server lists. Each element is in the JSON form of the protocol.
+// Listing holds the lists of a server, each element in the JSON form of the protocol, and
+// whether the server has resources, completions and subscriptions.
 type Listing struct {
 	Tools, Resources, Templates, Prompts []json.RawMessage
 	HasResources, HasCompletions         bool
@@ -131,14 +158,30 @@ type Problem struct {
 	Reason string `json:"reason"`
 }
 
-// Documents returns the tool documents of a server, sorted by kind, and the parts of the
-// listing that the mesh does not offer, with the reasons. Tools that Exclude names, and
-// those that Include lacks unless it is empty, are in neither.
+// Documents returns the tool documents of a server, sorted by kind, and the parts of the listing
+// that the mesh does not offer, with the reasons. Tools that Exclude names, and those that
+// Include lacks unless it is empty, are in neither. An override of a tool that the server does
+// not list or that the settings exclude is a problem, too.
 func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
-	m := maker{settings: s, seen: map[string]string{}}
+	m := maker{settings: s, seen: map[string]string{}, listed: map[string]bool{}}
 	m.host, _ = Host(s.Url) // checked by Check
+	m.names, m.texts = map[string]string{}, map[string]string{}
+	for _, r := range s.Renames {
+		m.names[r.Tool] = r.Name
+	}
+	for _, d := range s.Descriptions {
+		m.texts[d.Tool] = d.Text
+	}
 	for _, raw := range l.Tools {
 		m.tool(raw)
+	}
+	for _, rest := range []map[string]string{m.names, m.texts} {
+		for _, tool := range slices.Sorted(maps.Keys(rest)) {
+			if m.listed[tool] {
+				continue
+			}
+			m.problems = append(m.problems, Problem{tool, "an override is for a tool that the server does not offer: correct or remove it"})
+		}
 	}
 	if l.HasResources {
 		m.add(mcpdoc.ResourcePrefix+s.Name, `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
@@ -166,6 +209,9 @@ type maker struct {
 	docs     []contract.Tool
 	problems []Problem
 	seen     map[string]string // kinds of the documents, by aggregate key
+	names    map[string]string // by name at the server: renames of tools
+	texts    map[string]string // by name at the server: descriptions of tools
+	listed   map[string]bool   // by name at the server: the server lists the tool
 }
 
 // tool adds the document of one tool, unless the settings exclude the tool, or
@@ -189,10 +235,13 @@ func (m *maker) tool(raw json.RawMessage) {
 		m.problems = append(m.problems, Problem{t.Name, "the name must have 1 to 96 characters of A-Z, a-z, 0-9, _, . and -"})
 		return
 	}
-	for _, d := range s.Descriptions {
-		if d.Tool == t.Name {
-			t.Description = d.Text
-		}
+	m.listed[t.Name] = true
+	if text, ok := m.texts[t.Name]; ok {
+		t.Description = text
+	}
+	name, renamed := m.names[t.Name]
+	if !renamed {
+		name = mcpdoc.Named(s.Name, s.Names == Bare, t.Name)
 	}
 	in, err := canon.Transform(nil, t.InputSchema)
 	if err != nil || len(in) == 0 || in[0] != '{' {
@@ -202,7 +251,6 @@ func (m *maker) tool(raw json.RawMessage) {
 	for _, name := range []string{"name", "description", "inputSchema"} {
 		delete(members, name)
 	}
-	name := mcpdoc.Named(s.Name, s.Names == Bare, t.Name)
 	m.document(t.Name, contract.Tool{Description: t.Description, InputSchema: in, Kind: mcpdoc.ToolPrefix + name, Tool: name}, mcpdoc.Offer{Name: t.Name, Tool: members})
 }
 

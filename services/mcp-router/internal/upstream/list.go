@@ -9,7 +9,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Listing is what a server lists. Each element is in the JSON form of the protocol.
+// Listing holds the lists of a server, and some of its capabilities. Each element is in the JSON
+// form of the protocol.
 type Listing struct {
 	Tools, Resources, Templates, Prompts []json.RawMessage
 	HasResources, HasCompletions         bool
@@ -20,8 +21,8 @@ type Listing struct {
 // templates and prompts.
 const maxListed = 10_000
 
-// List returns what the server lists, with all pages. It requests only the lists for
-// which the server declared a capability.
+// List returns the lists of the server, with all pages. It requests only the lists for which the
+// server declared a capability.
 func (s Session) List(ctx context.Context) (*Listing, error) {
 	l := &Listing{}
 	c := s.InitializeResult().Capabilities

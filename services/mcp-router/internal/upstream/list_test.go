@@ -139,8 +139,9 @@ func TestNoSuchAddress(t *testing.T) {
 	}
 }
 
-// TestHeaders checks that a request has the headers of the session besides its own, which are
-// not changed, and which responses count notifications and which have a maximum size.
+// TestHeaders checks that a request is sent with the headers of the session in addition to its
+// own, and is not modified itself. It also checks in which responses notifications are
+// counted, and that the other responses have a maximum size.
 func TestHeaders(t *testing.T) {
 	for _, x := range []struct {
 		status  int

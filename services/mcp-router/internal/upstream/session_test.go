@@ -70,8 +70,8 @@ func code(err error) string {
 	return err.Error()
 }
 
-// TestErrorOf checks the code of each error of a request, with a context that has not ended,
-// whose time is over, and that was cancelled.
+// TestErrorOf checks the code of each error of a request, for a context that has not ended,
+// one whose deadline has passed, and one that was cancelled.
 func TestErrorOf(t *testing.T) {
 	late, stop := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer stop()
@@ -106,7 +106,8 @@ func TestErrorOf(t *testing.T) {
 }
 
 // TestRetryDelay checks the time without attempts after failures to connect: it doubles up to
-// lastDelay, requests fail at once while it lasts, and a success ends it.
+// lastDelay, and requests and subscriptions fail at once while it lasts. After it, a subscription
+// is an attempt, too.
 func TestRetryDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := pool()
@@ -303,7 +304,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// caller is a Caller that records what it receives.
+// caller is a Caller that records the notifications and requests that it receives.
 type caller struct {
 	mu  sync.Mutex
 	got []string
@@ -332,8 +333,9 @@ func (c *caller) Roots(context.Context) (*mcp.ListRootsResult, error) {
 	return &mcp.ListRootsResult{Roots: []*mcp.Root{}}, nil
 }
 
-// TestCaller checks that what a server sends reaches the caller of the request that runs, and
-// that without one its requests fail and its notifications count as handled.
+// TestCaller checks that requests and notifications of a server reach the caller of the
+// request that runs. Without a caller, the server's requests fail, and its notifications
+// count as handled.
 func TestCaller(t *testing.T) {
 	x, ss := joined(t, pool(), empty())
 	defer x.Close()
@@ -374,8 +376,8 @@ func TestCaller(t *testing.T) {
 	}
 }
 
-// TestSubscribe checks that the notifications of a subscription reach its caller until it is
-// stopped, and that the session is closed then, also if the server refuses the subscription.
+// TestSubscribe checks that the notifications of a subscription reach its caller, and that the
+// session is closed when the subscription is stopped or the server refuses it.
 func TestSubscribe(t *testing.T) {
 	const uri = "x:y"
 	var refuse error

@@ -71,7 +71,7 @@ var notifications = [][]byte{[]byte("notifications/progress"), []byte("notificat
 type counted struct {
 	io.ReadCloser
 	n    *atomic.Int64
-	tail []byte // end of what was read, which may be the beginning of a name
+	tail []byte // end of the bytes that were read, which may be the beginning of a name
 }
 
 // Read implements io.Reader.

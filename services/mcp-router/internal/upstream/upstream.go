@@ -1,6 +1,6 @@
-// Package upstream holds the sessions with MCP servers. A Server is the pool of sessions
-// with one server: each request has a session to itself while it runs, so that what the
-// server sends in the meantime belongs to the request.
+// Package upstream holds the sessions with MCP servers. A Server is the pool of sessions with one
+// server: each request has a session to itself while it runs, so that each message that the server
+// sends in the meantime belongs to the request.
 package upstream
 
 import (
@@ -45,9 +45,9 @@ type Config struct {
 	Version     string        // of this program
 }
 
-// Caller receives what a server sends while a request runs. Its methods may be called
-// concurrently and, for a message that arrived while the request ran, also after Do has
-// returned.
+// Caller receives the notifications and requests that a server sends while a request runs. Its
+// methods may be called concurrently and, for a message that arrived while the request ran, also
+// after Do has returned.
 type Caller interface {
 	Notify(method string, params any)
 	Elicit(ctx context.Context, p *mcp.ElicitParams) (*mcp.ElicitResult, error)
@@ -77,7 +77,7 @@ type Server struct {
 	last   string    // message of the last failure; "" after a success
 }
 
-// New returns a pool without sessions.
+// New returns a pool without sessions. The caller must call Close.
 func New(cfg Config) *Server {
 	return &Server{cfg: cfg, slots: make(chan struct{}, cfg.Concurrency), base: newTransport(), idle: map[string][]*session{}}
 }
@@ -86,7 +86,7 @@ func New(cfg Config) *Server {
 type session struct {
 	*mcp.ClientSession
 	headers atomic.Pointer[http.Header]
-	caller  atomic.Pointer[Caller] // of the request that runs; nil between requests
+	caller  atomic.Pointer[Caller] // of the request that runs or of the subscription; nil between requests
 	lists   atomic.Int64           // 1 plus the number of announcements that the server's tools have changed
 	listed  atomic.Int64           // value of lists when the tools were last compared with their documents; 0 before
 	ended   atomic.Bool            // the session has ended, for example because the server restarted
@@ -112,8 +112,8 @@ func (s Session) Unlisted() (done func(), unlisted bool) {
 }
 
 // drainWithin is the maximum time to wait for notifications that were sent before a
-// response. A server that sends the name of such a notification as text in a stream makes
-// the request wait for the whole of it.
+// response. If a server sends the name of such a notification as text in a stream, the
+// request waits for this whole time, because the text is counted but never handled.
 const drainWithin = 250 * time.Millisecond
 
 // Drain waits, for at most drainWithin, until the notifications that the server sent
@@ -145,11 +145,12 @@ func (s *Server) Health() Health {
 	return Health{s.failed, s.last, n, len(s.slots)}
 }
 
-// Do runs f with a session that no other request uses. Sessions are cached by key, and
-// requests have the headers. If the server reports that a cached session does not exist
-// any more, Do runs f again with a new one. The context of f ends after the time that the
-// configuration permits. The error is an *Error, whatever error f returned, or that of
-// ctx if ctx was cancelled while f ran.
+// Do runs f with a session that no other request uses. Sessions are cached by key, and the headers
+// are added to each HTTP request of the session. c receives the notifications and requests that the
+// server sends while f runs; if c is nil, the server's requests fail. If the server reports that a
+// cached session does not exist any more, Do runs f again with a new one. The context of f ends
+// after the time that the configuration permits. The error is or wraps an *Error, whatever error f
+// returned, or is that of ctx if ctx was cancelled while f ran.
 func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Caller, f func(context.Context, Session) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -264,8 +265,9 @@ func (s *Server) take(ctx context.Context, key string, headers http.Header) (x *
 }
 
 // Subscribe subscribes to changes of a resource in a session of its own, whose
-// notifications are passed to c until the function stop is called. The channel ended is
-// closed when the session has ended. The errors are those of Do.
+// notifications are passed to c until the function stop is called. The caller must call
+// stop, which closes the session. The channel ended is closed when the session has ended.
+// The errors are those of Do.
 func (s *Server) Subscribe(ctx context.Context, headers http.Header, c Caller, uri string) (stop func(), ended <-chan struct{}, err error) {
 	if err := s.pause(); err != nil {
 		return nil, nil, err

@@ -143,9 +143,9 @@ func (p *parts) Read(b []byte) (int, error) {
 
 func (p *parts) Close() error { return nil }
 
-// TestUnlisted checks that a session needs a comparison until done was called, also if
-// the server refused a request before, and again after an announcement, also after one
-// during a comparison.
+// TestUnlisted checks that a session needs a comparison until done is called, even after a
+// request that the server refused, and that it needs another one after an announcement, even
+// if the announcement was received during a comparison.
 func TestUnlisted(t *testing.T) {
 	srv := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
 	h := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, nil))

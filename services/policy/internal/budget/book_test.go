@@ -71,9 +71,9 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// TestBook checks which events of a call change a book: draws from an open allotment, and
-// the outcome by the executor; and that the usage and the attestation of the outcome
-// count. An event of policy with invalid data is an error.
+// TestBook checks which events of a call change a book: draws from an open allotment, and the
+// outcome by the executor. An event of policy with invalid data is an error. It also checks
+// that outcomeIn returns the usage and the attestation.
 func TestBook(t *testing.T) {
 	const account, window = "l/agent:alice", "total"
 	fact := &guard.BudgetFact{Allotment: "al-1", Draws: []guard.DrawFact{{Account: account, Amount: 3, Window: window}}}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,36 +15,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/endless"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/output"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
 
 func TestMain(m *testing.M) { endless.Run(m, 10*time.Second) }
 
-// output is the log output of an instance. It is safe for concurrent use.
-type output struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-// take returns the output since the last call.
-func (o *output) take() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	defer o.text.Reset()
-	return o.text.String()
-}
-
 // logged makes an instance write its log to the returned output.
-func logged(x *Ledgers) *output {
-	out := &output{}
+func logged(x *Ledgers) *output.Buffer {
+	out := &output.Buffer{}
 	x.log = slog.New(slog.NewTextHandler(out, nil))
 	x.home.log = x.log
 	return out
@@ -67,7 +46,8 @@ func TestRefusedAppend(t *testing.T) {
 				t.Error("a refused append:", f, err)
 			}
 		}
-		if text := out.take(); strings.Count(text, "budget not written") != 3 {
+		synctest.Wait() // the requests are answered before their error is logged
+		if text := out.Take(); strings.Count(text, "budget not written") != 3 {
 			t.Errorf("three errors are logged as %s", text)
 		}
 		log.refuse("")
@@ -80,13 +60,15 @@ func TestRefusedAppend(t *testing.T) {
 				t.Errorf("%d: %q, want %q: %v", n, f.Refused, want, err)
 			}
 		}
-		if text := out.take(); text != "" {
+		synctest.Wait()
+		if text := out.Take(); text != "" {
 			t.Errorf("without an error: %s", text)
 		}
 		log.refuse(events.AllotmentClosedName)
 		cancel()
 		time.Sleep(2 * patience)
-		if text := out.take(); strings.Count(text, "an allotment is not closed") != 1 || strings.Contains(text, "budget not written") {
+		synctest.Wait()
+		if text := out.Take(); strings.Count(text, "an allotment is not closed") != 1 || strings.Contains(text, "budget not written") {
 			t.Errorf("at the end: %s", text)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -22,8 +23,6 @@ const (
 	// maxRecalls is the maximum number of recalls of unused amounts for one request. More
 	// than one is needed if other instances take the returned amounts first.
 	maxRecalls = 4
-	// idAllotment is contract.IDAllotment without its hyphen.
-	idAllotment = "al"
 )
 
 // share is the part of a budget ledger that an instance holds, with its methods to grant
@@ -144,7 +143,7 @@ func (b *share) take(ctx context.Context, rs []request) (limit.Grants, error) {
 	for {
 		b.x.mu.Lock()
 		if b.hold == nil {
-			b.hold = limit.NewHolding(emit.NewID(idAllotment))
+			b.hold = limit.NewHolding(emit.NewID(contract.IDAllotment))
 		}
 		g := limit.Plan(b.state(), b.hold, b.limits, b.emit.Now(), reqs)
 		b.add(&g, reqs)
@@ -155,7 +154,7 @@ func (b *share) take(ctx context.Context, rs []request) (limit.Grants, error) {
 			return g, nil
 		}
 		g.Taken.Holder = b.x.instance()
-		seq, err := b.append(ctx, emit.NewID("e"), events.AllotmentTakenName, &g.Taken, last)
+		seq, err := b.append(ctx, emit.NewID(contract.IDEvent), events.AllotmentTakenName, &g.Taken, last)
 		if err == nil {
 			err = b.x.await(ctx, seq)
 		}
@@ -175,9 +174,10 @@ func (b *share) take(ctx context.Context, rs []request) (limit.Grants, error) {
 	}
 }
 
-// recall makes other instances return what they do not use of the accounts of blocks. It
-// closes the allotments of instances that return nothing within lease, and those of
-// earlier runs of this instance. more is false if there was nothing to recall.
+// recall requests that other instances return their unused amounts of the accounts that
+// blocks name. It closes the allotments of instances that return nothing within lease, and
+// those of earlier runs of this instance. more is false if no other allotment has unused
+// amounts of these accounts.
 func (b *share) recall(ctx context.Context, blocks []events.Block) (more bool, err error) {
 	own, others := b.unused(blocks, 0)
 	for _, id := range own {
@@ -224,9 +224,10 @@ func (b *share) recall(ctx context.Context, blocks []events.Block) (more bool, e
 	return true, nil
 }
 
-// unused returns the ids of allotments with unused amounts of the accounts of blocks:
-// those of earlier runs of this instance, and those of others that have returned nothing
-// after a sequence; 0 means all others.
+// unused returns the ids of the allotments that have unused amounts of the accounts that
+// blocks name, other than the current one of this instance. own are those of earlier runs of
+// this instance. others are those of other instances that have returned nothing after the
+// sequence after, or of all other instances if after is 0.
 func (b *share) unused(blocks []events.Block, after uint64) (own, others []string) {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
@@ -273,7 +274,7 @@ func (b *share) answer(ctx context.Context) error {
 		}
 		blocks := slices.CompactFunc(slices.SortedFunc(slices.Values(b.recalled), compare), func(x, y events.Block) bool { return compare(x, y) == 0 })
 		ev := events.AllotmentReturned{Allotment: b.hold.ID, Blocks: b.hold.Rest(b.state(), blocks), Now: b.emit.Time()}
-		id, hold, last := emit.NewID("e"), b.hold, b.last
+		id, hold, last := emit.NewID(contract.IDEvent), b.hold, b.last
 		hold.Add(id, guard.BudgetFact{}, ev.Blocks)
 		n := len(b.recalled)
 		b.x.mu.Unlock()

@@ -38,9 +38,9 @@ const (
 	// takeOver is how long a reservation that a release before 0.6 made may stay open
 	// before Sweep searches for the outcome of its call.
 	takeOver = 3 * time.Second
-	// lookBack is how many entries before the reservation the search for the outcome of
-	// a call begins. If a proposal is delivered twice, the second delivery may reserve
-	// after the outcome of the first one was recorded.
+	// lookBack is the number of entries before the reservation at which the search for the
+	// outcome of a call begins. If a proposal is delivered twice, the second delivery may
+	// reserve after the outcome of the first one was recorded.
 	lookBack = 1 << 18
 )
 
@@ -232,7 +232,7 @@ func (b *Ledger) change(ctx context.Context, decide func() (name string, data ca
 		if name == "" {
 			return nil
 		}
-		seq, err := b.append(ctx, emit.NewID("e"), name, data, last)
+		seq, err := b.append(ctx, emit.NewID(contract.IDEvent), name, data, last)
 		if err == nil {
 			return b.x.await(ctx, seq)
 		}
@@ -245,8 +245,8 @@ func (b *Ledger) change(ctx context.Context, decide func() (name string, data ca
 	}
 }
 
-// append appends an event of the ledger with an id and the expected sequence of the last
-// one.
+// append appends an event with the given id to the budget ledger, and returns its sequence.
+// The error is eventlog.ErrConflict if last is not the sequence of the ledger's last event.
 func (b *Ledger) append(ctx context.Context, id, name string, data canon.Document, last uint64) (uint64, error) {
 	e := b.emit.In(b.tenant).New(name, aggregate, contract.Bytes(data), nil)
 	e.ID = id

@@ -174,8 +174,8 @@ func (x *Ledgers) Reserve(ctx context.Context, r limit.Request) (guard.BudgetFac
 // read the ledger.
 func (x *Ledgers) Valid(tenant string, f *guard.BudgetFact) bool { return x.of(tenant).share.valid(f) }
 
-// Run answers the callers of Reserve and returns recalled amounts until ctx is done. Then
-// it closes the allotments of this instance and returns.
+// Run answers the callers of Reserve and gives recalled amounts back to their accounts until
+// ctx is done. Then it closes the allotments of this instance and returns.
 func (x *Ledgers) Run(ctx context.Context) {
 	x.running.Store(&ctx)
 	for _, b := range x.made()[1:] {
@@ -219,7 +219,7 @@ func (x *Ledgers) end(ctx context.Context) {
 	}
 }
 
-// signal makes Run return recalled amounts.
+// signal wakes Run, which returns recalled amounts to their accounts. It does not block.
 func (x *Ledgers) signal() {
 	select {
 	case x.recalling <- struct{}{}:

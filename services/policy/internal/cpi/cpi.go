@@ -32,7 +32,7 @@ type Clause struct {
 	Reason  string
 	Fault   string // reason why every result of the rule is rejected, or empty
 	Sandbox *contract.Sandbox
-	Egress  [][]contract.EgressRule // limits of the requests of tools
+	Egress  [][]contract.EgressRule // rules that limit the requests of tools
 }
 
 // Bundle is one P1 bundle: its clauses in order, and the constant strings that it

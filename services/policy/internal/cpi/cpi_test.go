@@ -173,8 +173,8 @@ func TestMeet(t *testing.T) {
 	}
 }
 
-// TestSameAnswer shows that clauses have the same answer if verdict and reason are constant
-// and equal, and neither has a sandbox.
+// TestSameAnswer shows that clauses do not have the same answer if a verdict is computed, if
+// their verdicts or reasons differ, or if one of them has a sandbox.
 func TestSameAnswer(t *testing.T) {
 	x := allow("tool.x", 0)
 	if y := allow("tool.*", 1); !sameAnswer(&y, &x) {

@@ -1,6 +1,7 @@
 package cpi
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +16,7 @@ func (c *checker) overlay(o *guard.Overlay) {
 	where := "p2 " + o.ID
 	if err := o.Validate(); err != nil {
 		check := "structure"
-		if strings.Contains(err.Error(), "may only narrow") {
+		if errors.Is(err, guard.ErrWidens) {
 			check = "widening"
 		}
 		c.add("error", check, where, "%v", err)

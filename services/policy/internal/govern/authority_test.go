@@ -58,7 +58,8 @@ func TestPersons(t *testing.T) {
 // TestKeysOfOthers shows that a virtual key can be created for its maker or for a
 // principal who consented, with scopes that the maker holds and the principal agreed to.
 // The key is invalid for several kinds of calls that InPerson selects, while its maker
-// is suspended, and after the consent was withdrawn.
+// is suspended, and after the consent was withdrawn. While a consent is valid, another
+// principal cannot consent to a key with the same id.
 func TestKeysOfOthers(t *testing.T) {
 	d := &desk{t: t}
 	key := func(id, owner string, scopes, held []string) call {
@@ -76,6 +77,9 @@ func TestKeysOfOthers(t *testing.T) {
 	d.refused(d.do("bob", 0, "consent_key", call{ID: "k", Maker: "admin", Scopes: both, Held: llm, TTLMS: 1}), "scopes")
 	d.ok(agree("bob", 0, "k", "admin"))
 	d.refused(agree("mallory", 0, "k", "mallory2"), "choose another")
+	d.ok(agree("bob", 0, "k3", "admin"))
+	d.refused(agree("mallory", time.Minute-time.Millisecond, "k3", "mallory2"), "choose another")
+	d.ok(agree("mallory", time.Minute, "k3", "mallory2"))
 	d.refused(d.do("eve", 0, "create_key", key("k", "bob", llm, llm)), "bob has not agreed")
 	d.refused(d.do("admin", 0, "create_key", key("k", "carol", llm, llm)), "carol has not agreed")
 	d.refused(d.do("admin", 0, "create_key", key("k2", "bob", llm, llm)), "bob has not agreed")
@@ -99,13 +103,15 @@ func TestKeysOfOthers(t *testing.T) {
 	fault("k", "bob", "tool.x", "")
 	d.refused(d.do("admin", 0, "withdraw_consent", call{ID: "k"}), "no key and no consent")
 	d.ok(d.do("bob", 0, "withdraw_consent", call{ID: "k"}))
+	d.refused(d.do("bob", 0, "withdraw_consent", call{ID: "k"}), "no key and no consent")
 	fault("k", "bob", "tool.x", contract.ReasonKeyInvalid)
 	fault("own", "admin", "tool.x", "")
 }
 
 // TestRevocation shows that a token can be revoked by its id, that revoking a
 // principal's credentials also ends its keys, delegations, session grants and consents,
-// and that a key can be created under a consent that the principal gives later.
+// and that a key can be created under a consent that the principal gives later. A session
+// grant does not hold while its owner is suspended.
 func TestRevocation(t *testing.T) {
 	d := &desk{t: t}
 	llm := []string{"llm:call"}
@@ -121,6 +127,11 @@ func TestRevocation(t *testing.T) {
 	grant := call{Tenant: "t", Session: id, Principal: "robot", TTLMS: 1e6}
 	d.refused(d.do("eve", 0, "grant_session", grant), "not found")
 	d.ok(d.do("bob", 0, "grant_session", grant))
+	d.ok(d.do("admin", 0, "suspend_principal", call{Principal: "bob", Reason: "x"}))
+	if who := d.st.GrantedBy(id, "robot", at(0)); who != "" {
+		t.Error("a grant of a suspended owner holds, by", who)
+	}
+	d.ok(d.do("admin", 0, "resume_principal", call{Principal: "bob", Reason: "x"}))
 	if d.st.GrantedBy(id, "robot", at(0)) != "bob" || d.st.GrantedBy(id, "eve", at(0)) != "" || d.st.GrantedBy(id, "robot", at(time.Hour)) != "" {
 		t.Error("the grant is not what it says")
 	}
@@ -151,12 +162,21 @@ func TestRevocation(t *testing.T) {
 }
 
 // TestConsentAcrossAggregates shows that no key can be created under a consent if all
-// credentials of the principal who gave it were revoked later, although keys and
-// identities are separate aggregates.
+// credentials of the principal who gave it, or of the one who creates the key, were revoked
+// at the time of the consent or later, although keys and identities are separate aggregates.
 func TestConsentAcrossAggregates(t *testing.T) {
-	keys, all := &desk{t: t}, &desk{t: t}
 	llm := []string{"llm:call"}
-	keys.ok(keys.do("bob", 0, "consent_key", call{ID: "k", Maker: "admin", Scopes: llm, Held: llm, TTLMS: 1e6}))
-	all.ok(all.do("admin", time.Second, "revoke_token", call{Principal: "bob", Reason: "x"}))
-	keys.refused(keys.do("admin", 2*time.Second, "create_key", call{ID: "k", Owner: "bob", Digest: "d", Scopes: llm, Held: llm, View: &all.st}), "has not agreed")
+	for _, who := range []string{"bob", "admin", "carol"} {
+		for consented, refused := range map[time.Duration]bool{0: true, time.Second: true, time.Second + time.Millisecond: false} {
+			keys, all := &desk{t: t}, &desk{t: t}
+			keys.ok(keys.do("bob", consented, "consent_key", call{ID: "k", Maker: "admin", Scopes: llm, Held: llm, TTLMS: 1e6}))
+			all.ok(all.do("admin", time.Second, "revoke_token", call{Principal: who, Reason: "x"}))
+			err := keys.do("admin", 2*time.Second, "create_key", call{ID: "k", Owner: "bob", Digest: "d", Scopes: llm, Held: llm, View: &all.st})
+			if refused && who != "carol" {
+				keys.refused(err, "has not agreed")
+			} else {
+				keys.ok(err)
+			}
+		}
+	}
 }

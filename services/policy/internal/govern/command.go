@@ -15,9 +15,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
 
-// The keys of the aggregates that the commands of this package change. Changes of one
-// aggregate are serialized by optimistic concurrency; changes of different ones are
-// independent.
+// The keys of the aggregates that the commands of this package change, except
+// contract.KeySecretAccess and the results of loginKey and memberKey. Changes of one aggregate are
+// serialized by optimistic concurrency; changes of different ones are independent.
 const (
 	KeyIdentity   = "identity"
 	KeyTools      = "tools"
@@ -39,7 +39,7 @@ const KindFreeze = "policy.freeze"
 const (
 	MaxDelegation = 90 * 24 * time.Hour        // maximum duration of a delegation, a session grant or a consent
 	MaxBreakGlass = 4 * time.Hour              // maximum duration of a break-glass grant
-	MaxTerm       = 100 * 365 * 24 * time.Hour // maximum duration of a role or a virtual key that expires
+	MaxTerm       = 100 * 365 * 24 * time.Hour // maximum duration of a role, a virtual key or an entry for a secret that expires
 )
 
 // Caller is the principal who makes a governing call, together with the facts
@@ -47,7 +47,7 @@ const (
 type Caller struct {
 	CallID string
 	Actor  string
-	Client string // contract.LoginClient and the method, for a person that has authenticated at a gateway
+	Client string // client of the call; for a person that has authenticated at a gateway, contract.LoginClient and the method
 	Tenant string
 	Held   []string // scopes of the caller's credential
 	Now    time.Time
@@ -76,6 +76,8 @@ type View interface {
 	// Revoked reports whether a token or login was revoked, or all credentials of its
 	// principal since the time at (contract.TimeFormat).
 	Revoked(token, principal, at string) bool
+	// Linked returns the identity that is linked to a principal, or "".
+	Linked(principal string) string
 }
 
 // now returns the time of the call in contract.TimeFormat.
@@ -152,6 +154,16 @@ var commands = map[string]command{
 	KindRenewLogin:             keyed(func(a *renewLoginArgs) string { return loginKey(a.ID) }, renewLogin),
 	KindEndLogin:               keyed(func(a *endLoginArgs) string { return loginKey(a.ID) }, endLogin),
 	KindApproveDevice:          keyed(func(a *approveDeviceArgs) string { return loginKey(a.ID) }, approveDevice),
+	KindInvite:                 verb(KeyIdentity, inviteMember),
+	KindWithdraw:               verb(KeyIdentity, withdrawInvitation),
+	KindAccept:                 verb(KeyIdentity, acceptInvitation),
+	KindUnlink:                 verb(KeyIdentity, unlinkIdentity),
+	KindMapGroup:               verb(KeyIdentity, mapGroup),
+	KindUnmapGroup:             verb(KeyIdentity, unmapGroup),
+	KindGrantSecret:            verb(contract.KeySecretAccess, grantSecret),
+	KindWithdrawSecret:         verb(contract.KeySecretAccess, withdrawSecret),
+	KindSecretDefault:          verb(contract.KeySecretAccess, setSecretDefault),
+	KindReportGroups:           keyed(func(a *reportGroupsArgs) string { return memberKey(a.Identity) }, reportGroups),
 }
 
 // Command is a governing call with decoded arguments, ready to be decided on the
@@ -188,7 +200,7 @@ func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 // inPerson lists the kinds of calls that a principal must make in person: a virtual key
 // cannot be used for them, whatever its scopes. Most of them give authority.
 var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_consent", "policy.create_key", "policy.delegate", "policy.break_glass", "policy.review",
-	KindApproveDevice, KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session", tenant.KindCreate}
+	KindApproveDevice, KindGrantSecret, KindInvite, KindMapGroup, KindSecretDefault, KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session", tenant.KindCreate}
 
 // InPerson reports whether calls of this kind are denied if they are made with a virtual
 // key.

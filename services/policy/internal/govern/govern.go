@@ -1,6 +1,7 @@
 // Package govern holds the state that governing calls put in force in addition to the
 // policy documents: principals, roles, delegations, virtual keys and consents to them,
-// session grants, revocations, limits, the freeze and break-glass grants.
+// session grants, logins, members, revocations, limits, the access list of secrets, the
+// freeze and break-glass grants.
 //
 // It is pure, and has two tables. commands maps a governing verb to the function
 // that decodes and decides it; folds maps an event to the function that applies
@@ -10,6 +11,7 @@ package govern
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -17,9 +19,9 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// State is the result of the governing events that Folds selects. The zero value is
-// empty. Identities that have ended are kept, so that queries can return them as they
-// were at any Lamport time. A State is not safe for concurrent use.
+// State is the result of the governing events that Folds selects. The zero value is empty.
+// Identities that have ended are kept, except earlier reports of groups, so that queries can return
+// them as they were at any Lamport time. A State is not safe for concurrent use.
 type State struct {
 	People      People
 	Delegations Delegations
@@ -30,6 +32,8 @@ type State struct {
 	Emergencies Emergencies
 	Limits      Limits
 	Logins      Logins
+	Members     Members
+	Access      Access
 }
 
 // moment is the Lamport time and the time of an event.
@@ -82,6 +86,26 @@ var folds = map[string]func(*State, *contract.Event) error{
 		s.Logins.end(d.ID)
 		s.Tokens.revoke(&events.TokenRevoked{ID: d.ID}, at.lamport)
 	}),
+	events.MemberInvitedName: fold(func(s *State, d *events.MemberInvited, at moment) { s.Members.invite(d, at) }),
+	events.InvitationWithdrawnName: fold(func(s *State, d *events.InvitationWithdrawn, at moment) {
+		s.Members.end(d.ID, at)
+	}),
+	events.IdentityLinkedName: fold(func(s *State, d *events.IdentityLinked, at moment) {
+		s.Members.link(d, at)
+		if s.People.TypeOf(d.Principal) == "" {
+			s.People.become(d.Principal, at, Person, false)
+		}
+	}),
+	events.IdentityUnlinkedName: fold(func(s *State, d *events.IdentityUnlinked, at moment) {
+		s.Members.unlink(d, at)
+		x := &events.TokenRevoked{Principal: d.Principal, Before: at.time, Reason: d.Reason}
+		s.Tokens.revoke(x, at.lamport)
+		s.endAll(x, at.lamport)
+	}),
+	events.GroupMappedName:     fold(func(s *State, d *events.GroupMapped, at moment) { s.Members.mapped(d, at) }),
+	events.GroupUnmappedName:   fold(func(s *State, d *events.GroupUnmapped, at moment) { s.Members.unmapped(d, at) }),
+	events.GroupsReportedName:  fold(func(s *State, d *events.GroupsReported, at moment) { s.Members.report(d, at) }),
+	events.SecretAccessSetName: func(s *State, e *contract.Event) error { return s.Access.set(e.Data) },
 	events.LimitsSetName: func(s *State, e *contract.Event) error {
 		return s.Limits.set(e.Data)
 	},
@@ -169,8 +193,16 @@ func (s *State) MayVote(principal string) error { return s.People.MayVote(princi
 // last revoked, or "".
 func (s *State) EndedAt(principal string) string { return s.Tokens.ended[principal] }
 
-// Roles implements View. It returns the roles that a principal holds at now.
-func (s *State) Roles(principal, now string) []string { return s.People.Roles(principal, now) }
+// Roles implements View. It returns the roles that a principal holds at now, by a grant or
+// by a group of the identity provider, sorted. The caller owns the slice.
+func (s *State) Roles(principal, now string) []string {
+	out := append(s.People.Roles(principal, now), s.Members.Roles(principal, now)...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Linked implements View. It returns the identity that is linked to a principal, or "".
+func (s *State) Linked(principal string) string { return s.Members.linked(principal) }
 
 // Revoked implements View; see Tokens.Revoked.
 func (s *State) Revoked(token, actor, at string) bool { return s.Tokens.Revoked(token, actor, at) }
@@ -215,6 +247,11 @@ func (s *State) Dump() []byte {
 	if s.Limits.doc != nil {
 		w := canon.Object(b)
 		w.Raw("limits", s.Limits.doc)
+		b = append(w.End(), '\n')
+	}
+	if s.Access.doc != nil {
+		w := canon.Object(b)
+		w.Raw("secret_access", s.Access.doc)
 		b = append(w.End(), '\n')
 	}
 	return b

@@ -2,6 +2,7 @@ package govern
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -275,16 +276,29 @@ func TestBreakGlass(t *testing.T) {
 	if id, due := look(0); id != "" || due {
 		t.Error("a reviewed grant is open:", id, due)
 	}
+	d.ok(d.do("dana", 0, "break_glass", call{CallID: "c-2", Reason: "x", TTLMS: 1}))
+	d.ok(d.do("carol", 0, "break_glass", call{CallID: "c-3", Reason: "x", TTLMS: 1}))
+	d.refused(d.do("carol", 0, "break_glass", call{CallID: "c-4", Reason: "x", TTLMS: 1}), "b-c-3 still waits for its review")
 }
 
-// TestLimits shows that limits are replaced as a whole, and that invalid ones are
-// rejected.
+// TestLimits shows that limits are replaced as a whole, that the dump contains them, and
+// that invalid ones and those that the caller's check rejects are rejected.
 func TestLimits(t *testing.T) {
 	d := &desk{t: t}
 	l := guard.Limit{ID: "a", Level: "agent", Measure: "calls", Window: "day", Max: 1}
+	if dump := string(d.st.Dump()); strings.Contains(dump, `{"limits":`) {
+		t.Errorf("the dump without limits: %s", dump)
+	}
 	d.ok(d.do("a", 0, "set_limits", call{Limits: []guard.Limit{l}}))
-	if len(d.st.Limits.List()) != 1 {
-		t.Error(d.st.Limits.List())
+	if dump := string(d.st.Dump()); len(d.st.Limits.List()) != 1 || !strings.Contains(dump, `{"limits":`) {
+		t.Error(d.st.Limits.List(), dump)
+	}
+	c, err := Parse("policy.set_limits", []byte(`{"limits":[]}`))
+	d.ok(err)
+	for _, want := range []error{nil, errors.New("limits[0]: no such role")} {
+		if _, err := c.Decide(&d.st, Caller{CallID: "c-1", Actor: "a", Now: noon, Consistent: func([]guard.Limit) error { return want }}); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
 	}
 	for field, spoil := range map[string]func(*guard.Limit){"id": func(l *guard.Limit) { l.ID = "a b" }, "level": func(l *guard.Limit) { l.Level = "world" }, "measure": func(l *guard.Limit) { l.Measure = "fun" },
 		"window": func(l *guard.Limit) { l.Window = "fortnight" }, "max": func(l *guard.Limit) { l.Max = -1 }, "on_exceed": func(l *guard.Limit) { l.OnExceed = "allow" }} {

@@ -11,7 +11,7 @@ import (
 // Identity is a principal, or an entry that gives or ends authority, as queries return
 // it.
 type Identity struct {
-	Kind      string   `json:"kind"` // principal, role, delegation, consent, session or revocation
+	Kind      string   `json:"kind"` // principal, role, delegation, consent, session, revocation, invitation, link, group or groups
 	Type      string   `json:"type,omitempty"`
 	Suspended bool     `json:"suspended,omitempty"`
 	ID        string   `json:"id,omitempty"`
@@ -33,10 +33,11 @@ func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
 }
 
 // Identities returns every identity, sorted by the Lamport time at which each began. It
-// includes principals' earlier states, and entries that have ended or expired.
+// includes principals' earlier states, and entries that have ended or expired, but of the
+// reports of a person's groups only the last one.
 func (s *State) Identities() []Identity {
 	out := append(s.People.identities(), s.Delegations.identities()...)
-	out = append(out, s.authorities()...)
+	out = append(append(out, s.authorities()...), s.Members.identities()...)
 	slices.SortFunc(out, func(a, b Identity) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Principal, b.Principal), cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Delegate, b.Delegate))
 	})
@@ -72,8 +73,8 @@ func (x *Delegations) identities() []Identity {
 	return out
 }
 
-// authorityKinds lists the kinds of identities that authorities returns. In the dump,
-// dumpAuthorities writes their lines, with members of their own.
+// authorityKinds lists the kinds of identities that authorities returns. dumpAuthorities
+// writes their lines of the dump, which have other members than those of other kinds.
 var authorityKinds = []string{"consent", "session", "revocation"}
 
 // authorities returns revocations, consents and session grants, including those that
@@ -91,7 +92,7 @@ func (s *State) authorities() []Identity {
 	return out
 }
 
-// dumpIdentities appends the lines of principals, roles and delegations.
+// dumpIdentities appends the lines of the identities of all kinds except authorityKinds.
 func (s *State) dumpIdentities(b []byte) []byte {
 	for _, i := range s.Identities() {
 		if slices.Contains(authorityKinds, i.Kind) {

@@ -69,13 +69,20 @@ func TestKeyLimits(t *testing.T) {
 }
 
 // TestKeysEnd shows which keys are revoked with the credentials of a principal: those that
-// it made and those that act for it. A key that was revoked before keeps its reason.
+// it made and those that act for it. A key that was revoked before keeps its reason. The
+// consents that the principal gave or received end too, and others remain.
 func TestKeysEnd(t *testing.T) {
 	x := Keys{made: map[string]*virtualKey{
 		"acts": {VirtualKeyCreated: events.VirtualKeyCreated{Actor: "alice", Maker: "dana"}}, "made": {VirtualKeyCreated: events.VirtualKeyCreated{Actor: "dana", Maker: "alice"}},
 		"other": {VirtualKeyCreated: events.VirtualKeyCreated{Actor: "dana", Maker: "dana"}}, "earlier": {VirtualKeyCreated: events.VirtualKeyCreated{Actor: "alice"}, revoked: "before"},
+	}, consents: map[string]*consent{
+		"given": {VirtualKeyConsented: events.VirtualKeyConsented{Principal: "alice", Maker: "dana"}}, "received": {VirtualKeyConsented: events.VirtualKeyConsented{Principal: "dana", Maker: "alice"}},
+		"others": {VirtualKeyConsented: events.VirtualKeyConsented{Principal: "dana", Maker: "carol"}},
 	}}
 	x.endOf("alice", "lost", 9)
+	if len(x.consents) != 1 || x.consents["others"] == nil {
+		t.Errorf("the consents that remain: %v", x.consents)
+	}
 	for id, want := range map[string]string{"acts": "credentials of alice revoked: lost", "made": "credentials of alice revoked: lost", "other": "", "earlier": "before"} {
 		if got := x.made[id].revoked; got != want {
 			t.Errorf("%s: %q", id, got)

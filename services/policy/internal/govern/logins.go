@@ -116,6 +116,9 @@ func openLogin(s *State, c *Caller, a *openLoginArgs) (Fact, error) {
 	if s.Logins.by[a.ID] != nil {
 		return none, errors.New("id: a login with this id was opened before")
 	}
+	if err := stillLinked(c); err != nil {
+		return none, err
+	}
 	scopes, err := scopesOf(c, c.Actor, a.Requested)
 	if err != nil {
 		return none, err

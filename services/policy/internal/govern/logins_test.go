@@ -15,6 +15,13 @@ import (
 // resulting event.
 func (d *desk) byGateway(actor, client, kind string, at time.Duration, args any) (Fact, error) {
 	d.t.Helper()
+	return d.with(actor, client, nil, kind, at, args)
+}
+
+// with decides a call that a client makes with a credential that holds the given scopes, and
+// applies the resulting event.
+func (d *desk) with(actor, client string, held []string, kind string, at time.Duration, args any) (Fact, error) {
+	d.t.Helper()
 	raw, err := json.Marshal(args)
 	if err != nil {
 		d.t.Fatal(err)
@@ -23,7 +30,7 @@ func (d *desk) byGateway(actor, client, kind string, at time.Duration, args any)
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	f, err := c.Decide(&d.st, Caller{CallID: "c-1", Actor: actor, Client: client, Now: noon.Add(at)})
+	f, err := c.Decide(&d.st, Caller{CallID: "c-1", Actor: actor, Client: client, Held: held, Now: noon.Add(at)})
 	if err == nil {
 		d.lamport += 10
 		d.fold(at, f.Name, f.Data)
@@ -33,8 +40,9 @@ func (d *desk) byGateway(actor, client, kind string, at time.Duration, args any)
 
 // TestLogins shows who may open a login, that its scopes are those of the person's roles,
 // limited to the requested ones, that a refresh token that was replaced ends the login if
-// it is used after repeatWithin, and that no ended, expired or revoked login is renewed,
-// nor one of a person that is suspended or has lost its role.
+// it is used after repeatWithin, that a login can be ended by its person only, and only once,
+// and that no ended, expired or revoked login is renewed, nor one of a person that is
+// suspended or has lost its role.
 func TestLogins(t *testing.T) {
 	d := &desk{t: t, lamport: 1}
 	for _, p := range []struct{ name, kind string }{{"ann", Person}, {"robot", Agent}} {
@@ -83,8 +91,14 @@ func TestLogins(t *testing.T) {
 	}
 	for id, end := range map[string]func(){
 		"l-2": func() {
+			_, err = d.byGateway("eve", "cli", KindEndLogin, time.Second, endLoginArgs{"l-2", "x"})
+			d.refused(err, "not found among the caller's")
+			_, err = d.byGateway("ann", "cli", KindEndLogin, time.Second, endLoginArgs{"l-9", "x"})
+			d.refused(err, "not found among the caller's")
 			_, err = d.byGateway("ann", "cli", KindEndLogin, time.Second, endLoginArgs{"l-2", "over"})
 			d.ok(err)
+			_, err = d.byGateway("ann", "cli", KindEndLogin, time.Second, endLoginArgs{"l-2", "again"})
+			d.refused(err, "or ended")
 		},
 		"l-3": func() { d.fold(time.Second, events.TokenRevokedName, &events.TokenRevoked{ID: "l-3"}) },
 		"l-4": func() {
@@ -98,15 +112,13 @@ func TestLogins(t *testing.T) {
 		e.fold(0, events.PrincipalRegisteredName, &events.PrincipalRegistered{Principal: "ann", Type: Person})
 		e.fold(0, events.RoleGrantedName, &events.RoleGranted{Principal: "ann", Role: contract.RoleDeveloper})
 		d = e
-		_, err = open("ann", "login/oidc", id)
+		_, err = open("ann", "login/password", id)
 		d.ok(err)
 		end()
 		if _, err = renew("ann", id, "r0", "r1", 2*time.Second); err == nil {
 			t.Errorf("%s is renewed", id)
 		}
 	}
-	_, err = d.byGateway("eve", "cli", KindEndLogin, 0, endLoginArgs{"l-2", "x"})
-	d.refused(err, "not found among the caller's")
 	_, err = d.byGateway("eve", "cli", KindApproveDevice, 0, approveDeviceArgs{ID: "l-9", Code: "c", TTLMS: 1000})
 	d.refused(err, "not a registered person")
 }

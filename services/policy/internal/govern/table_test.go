@@ -54,9 +54,9 @@ func TestFoldedAlone(t *testing.T) {
 	}
 }
 
-// TestLasts shows that a time to live that overflows a time.Duration, or that is above
-// the maximum of its verb or negative, is rejected, that the longest one of each verb is
-// accepted, and that MaxTerm ends in the future.
+// TestLasts shows for several verbs that a time to live that overflows a time.Duration, or that is
+// above the maximum of its verb or negative, is rejected, and that the longest one is accepted. It
+// also shows that MaxTerm ends in the future.
 func TestLasts(t *testing.T) {
 	own := func(string) bool { return true }
 	for verb, c := range map[string]struct {
@@ -81,6 +81,24 @@ func TestLasts(t *testing.T) {
 	}
 	if by := (Caller{Now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}); by.until(MaxTerm.Milliseconds()) <= by.now() {
 		t.Error("the longest term ends in the past")
+	}
+}
+
+// TestMaxima shows the maximum durations.
+func TestMaxima(t *testing.T) {
+	const day = 24 * time.Hour
+	for what, c := range map[string]struct{ got, want time.Duration }{
+		"a delegation, a session grant or a consent": {MaxDelegation, 90 * day},
+		"a break-glass grant":                        {MaxBreakGlass, 4 * time.Hour},
+		"the review of one":                          {ReviewWithin, day},
+		"a role, a virtual key or an entry":          {MaxTerm, 36_500 * day},
+		"a login":                                    {MaxLogin, 30 * day},
+		"the approval of a device":                   {MaxDevice, 15 * time.Minute},
+		"an invitation":                              {MaxInvitation, 30 * day},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %s, want %s", what, c.got, c.want)
+		}
 	}
 }
 

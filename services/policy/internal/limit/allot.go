@@ -312,11 +312,11 @@ type Grants struct {
 	// blocks if the allotment suffices.
 	Taken events.AllotmentTaken
 	Facts []guard.BudgetFact // by request
-	// Blocks has the granted amounts by request; nil if the request was refused, if no
-	// limit applies, if the call holds amounts already, or if an earlier request is of
-	// the same call.
+	// Blocks has the granted amounts by request; nil if the request was refused, if no limit
+	// applies, if the call has a grant or holds amounts already, or if an earlier request of the
+	// same call is granted.
 	Blocks [][]events.Block
-	Short  []events.Block // accounts of refused requests, which other allotments may have unused amounts of
+	Short  []events.Block // blocks that refused requests need; other allotments may have unused amounts of their accounts
 }
 
 // Plan decides about the requests in order. It changes neither s nor h. If the call of a
@@ -436,8 +436,9 @@ func (p *plan) have(k key) int64 {
 	return n
 }
 
-// left returns how much of an account the next request may use: the maximum of the limit
-// without what others have used or hold, and without what this instance has granted.
+// left returns how much of an account the next request may use: the maximum of the limit, less the
+// amounts that calls have used or reserved, that other allotments hold unused, and that this
+// instance has granted.
 func (p *plan) left(k key, most int64) int64 {
 	n := most + p.have(k)
 	if a := p.s.accounts[k]; a != nil {

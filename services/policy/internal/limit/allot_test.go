@@ -48,10 +48,10 @@ func (l *ledger) request(instance, call string, n int64, force bool) string {
 	return strings.Join(taken, "+")
 }
 
-// TestPlan checks the blocks that requests take, and which requests are refused: in
+// TestPlan checks the blocks that requests take, and which requests are refused. In
 // addition to its amount, a request takes a quarter of what then remains under the limit,
-// or nothing if little remains; what an outcome does not use, or a close returns, can be
-// drawn again; an amount in another instance's block cannot.
+// or only its amount if little remains. An amount that an outcome does not use, or that a
+// close returns, can be drawn again; an amount in another instance's block cannot.
 func TestPlan(t *testing.T) {
 	const refused = contract.ReasonBudgetExceeded
 	day := time.Date(2026, 11, 24, 23, 0, 0, 0, time.UTC)
@@ -107,6 +107,34 @@ func TestPlan(t *testing.T) {
 	}
 	if err != nil || string(again.Dump()) != string(l.s.Dump()) {
 		t.Errorf("%v: loaded\n%s\nwant\n%s", err, again.Dump(), l.s.Dump())
+	}
+}
+
+// TestPlanTogether shows that requests of one account which are decided together share the rest of
+// the allotment, and that one block is taken for the amount that they lack together.
+func TestPlanTogether(t *testing.T) {
+	l := &ledger{T: t, now: noon, held: map[string]*Holding{}, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "cents", Max: 100, Window: "day"}}}
+	if got := l.request("a", "c-1", 10, false); got != "32" {
+		t.Fatal(got)
+	}
+	g := Plan(&l.s, l.held["a"], every(l.limits), l.now, []Request{ask("c-2", "alice", 10), ask("c-3", "alice", 10), ask("c-4", "alice", 10)})
+	var rest []int64
+	for _, f := range g.Facts {
+		for _, d := range f.Draws {
+			rest = append(rest, d.Rest)
+		}
+	}
+	// 22 remain of the allotment: the third request lacks 8, and a quarter of the remaining 60 is taken too
+	if len(g.Taken.Blocks) != 1 || g.Taken.Blocks[0].Amount != 23 || fmt.Sprint(rest) != "[35 25 15]" {
+		t.Errorf("%+v, rest %v", g.Taken.Blocks, rest)
+	}
+}
+
+// TestAhead shows that a request takes at most 256 times what it needs in addition.
+func TestAhead(t *testing.T) {
+	l := &ledger{T: t, now: noon, held: map[string]*Holding{}, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "cents", Max: 1_000_000, Window: "day"}}}
+	if got := l.request("a", "c-1", 2, false); got != "514" {
+		t.Error(got)
 	}
 }
 

@@ -178,8 +178,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestReturned checks what an outcome of a call that drew from an allotment charges, and
-// what it returns to the allotment, by the window and the usage.
+// TestReturned checks what an outcome of a call that drew from an allotment charges, and what
+// it returns to the allotment, by the window, the status and the usage.
 func TestReturned(t *testing.T) {
 	for _, c := range []struct {
 		window, status string

@@ -36,8 +36,8 @@ type State struct {
 // key identifies an account in one window.
 type key struct{ account, window string }
 
-// account holds three sums: that of the reserved amounts, that of the amounts that remain
-// charged for ended calls, and that of the unused amounts in allotments.
+// account holds three sums: of the reserved amounts, of the amounts that remain charged for ended
+// calls, and of the unused amounts in allotments.
 type account struct{ reserved, committed, unused int64 }
 
 // Call identifies a call in a budget ledger, which may serve several tenants.

@@ -168,6 +168,19 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// TestBesideAllotments shows that a reservation, as earlier releases made them, cannot have an amount
+// that an allotment holds unused, and that the settlement of a call that never started has no charges.
+func TestBesideAllotments(t *testing.T) {
+	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "cents", Max: 10, Window: "total"}}}
+	take(&b.s, "al-1", cents("alice", 4))
+	b.want(b.one(noon, ask("c-1", "alice", 7)), contract.ReasonBudgetExceeded)
+	b.want(b.one(noon, ask("c-1", "alice", 6)), "")
+	ev, _ := Decide(&b.s, every(b.limits), noon, nil, []Outcome{{Call: Call{ID: "c-1"}, Status: contract.Expired}})
+	if len(ev.Settled) != 1 || len(ev.Settled[0].Charges) != 0 {
+		t.Errorf("%+v", ev.Settled)
+	}
+}
+
 // TestPrune shows that accounts of ended windows are removed.
 func TestPrune(t *testing.T) {
 	b := &book{t: t, limits: []guard.Limit{{ID: "l", Level: "agent", Measure: "calls", Max: 1, Window: "second"}, {ID: "n", Level: "agent", Measure: "calls", Max: 9, Window: "concurrent"}}}
@@ -235,7 +248,7 @@ func TestMeasures(t *testing.T) {
 
 // TestTenants shows that calls of two tenants in one budget ledger have separate
 // accounts under limits of their own, even if the calls have one id, and share the
-// accounts of the organization, and which accounts each tenant sees.
+// accounts of the organization, and which accounts are visible to each tenant.
 func TestTenants(t *testing.T) {
 	const a, b = "acme_web_prod", "acme_web_test"
 	own := func(tenant string) []guard.Limit {

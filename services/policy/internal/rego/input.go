@@ -24,6 +24,8 @@ var inputSchema = func() any {
 	props["args"] = map[string]any{}
 	props["key"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"fault": str, "id": str, "models": strs, "tags": strs}}
 	props["delegator"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"roles": strs, "scopes": strs}}
+	props["secret_access"] = map[string]any{"type": "array", "items": map[string]any{"type": "object", "additionalProperties": false,
+		"properties": map[string]any{"approval": boolean, "entry": str, "result": str, "secret": str}}}
 	props["ids"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{"session": str}}
 	props["about"] = map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{
 		"class": str, "egress_hosts": strs, "executor": str, "labels": strs, "secrets": strs}}

@@ -198,9 +198,9 @@ func (e *Engine) run(ctx context.Context, in *Input) (a guard.Answer, err error)
 	return answerOf(m)
 }
 
-// answerOf converts an answer, and sets the defaults of its approval rule. It returns an
-// error for unknown members, for an invalid verdict, reason code, egress rule, obligation
-// or approval rule, and for an approval rule with a verdict other than ESCALATE.
+// answerOf converts an answer, and sets the defaults of its approval rule. It returns an error for
+// unknown members and for values of a wrong type, for an invalid verdict, reason code, egress rule,
+// obligation or approval rule, and for an approval rule with a verdict other than ESCALATE.
 func answerOf(m map[string]any) (guard.Answer, error) {
 	var doc struct {
 		Verdict  string                 `json:"verdict"`
@@ -253,9 +253,9 @@ func answerOf(m map[string]any) (guard.Answer, error) {
 	return a, check(a.Verdict, a.Reason)
 }
 
-// egressOf returns the limits of requests of the answer m, or nil if m has no member
-// "egress". rules is that member, decoded. A member that contains null or an invalid rule
-// is an error.
+// egressOf returns the rules by which the answer m limits the requests of a tool, or nil if m
+// has no member "egress". rules is that member, decoded. A member that contains null or an
+// invalid rule is an error.
 func egressOf(m map[string]any, rules *[]contract.EgressRule) ([][]contract.EgressRule, error) {
 	x, ok := m["egress"]
 	switch {

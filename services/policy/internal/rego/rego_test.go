@@ -67,8 +67,8 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestEgress shows that an answer may limit requests, that an empty list permits none, and
-// that rules which cannot limit others are an error.
+// TestEgress shows that an answer may limit requests, that an empty list permits none, and that
+// null, and rules that are invalid in a ceiling, are errors.
 func TestEgress(t *testing.T) {
 	for rules, want := range map[string]int{`[]`: 0, `[{"host": "*", "methods": ["GET"]}]`: 1, `[{"host": "127.1"}]`: -1, `[{"host": "*", "ports": [1]}]`: -1, `null`: -1, `[null]`: -1, `[{"host": "*", "methods": null}]`: -1} {
 		e, err := Compile(t.Context(), build(t, `answer := {"verdict": "ALLOW", "reason_code": "RULE_X", "egress": `+rules+`}`))
@@ -82,8 +82,8 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestSecretOfCredential shows that a bundle sees the secrets that the egress-broker adds to
-// the requests of a tool.
+// TestSecretOfCredential shows that the input of a bundle contains the secrets that the
+// egress-broker adds to the requests of a tool.
 func TestSecretOfCredential(t *testing.T) {
 	e, err := Compile(t.Context(), build(t, `answer := {"verdict": "DENY", "reason_code": "DENY_X"} if "token" in input.about.secrets`))
 	if err != nil {

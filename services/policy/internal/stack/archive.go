@@ -3,6 +3,7 @@ package stack
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -26,6 +27,30 @@ func (a *Archive) Add(layer, digest string, doc any) {
 		a.documents = map[string]any{}
 	}
 	a.documents[layer+digest] = doc
+}
+
+// AddStack stores the policy documents of s whose content is not erased.
+func (a *Archive) AddStack(s *Stack) {
+	if s.ceilings != nil {
+		a.Add("p0", s.digest, s.ceilings)
+	}
+	for _, b := range s.all() {
+		if b.engine != nil {
+			a.Add("p1", b.Digest, b.engine)
+		}
+	}
+	for _, o := range s.overlays {
+		if o.doc != nil {
+			a.Add("p2", o.digest, o.doc)
+		}
+	}
+}
+
+// Lacks reports whether the decision d names a policy document of a layer by this digest
+// that is not in the archive.
+func (a *Archive) Lacks(d *contract.Decision, layer, digest string) bool {
+	named := map[string]string{"p0": d.Policies.P0, "p1": d.Policies.P1, "p2": d.Policies.P2}[layer]
+	return slices.Contains(split(named), digest) && a.documents[layer+digest] == nil
 }
 
 // AddTool stores a tool document under its digest. Documents are never removed.

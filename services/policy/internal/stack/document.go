@@ -2,8 +2,12 @@ package stack
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"runtime"
 	"slices"
+	"sync"
+	"weak"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -20,7 +24,7 @@ func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, 
 	case "p0":
 		return guard.OpenP0(body, lamport, keys)
 	case "p1":
-		return rego.Compile(context.Background(), body)
+		return engine(body)
 	case "p2":
 		var o guard.Overlay
 		if err := contract.Decode(body, &o); err != nil {
@@ -29,6 +33,29 @@ func Compile(layer string, body []byte, lamport uint64, keys guard.KeyAt) (any, 
 		return &o, o.Validate()
 	}
 	return nil, fmt.Errorf("policy layer %q is unknown", layer)
+}
+
+// engines holds the compiled bundles that are in use in this process, of type
+// weak.Pointer[rego.Engine], by the SHA-256 digest of the bundle. With it, the tenants and
+// the views of a process share an engine.
+var engines sync.Map
+
+// engine returns the compiled form of a bundle.
+func engine(body []byte) (*rego.Engine, error) {
+	digest := sha256.Sum256(body)
+	if p, ok := engines.Load(digest); ok {
+		if e := p.(weak.Pointer[rego.Engine]).Value(); e != nil {
+			return e, nil
+		}
+	}
+	e, err := rego.Compile(context.Background(), body)
+	if err != nil {
+		return nil, err
+	}
+	p := weak.Make(e)
+	engines.Store(digest, p)
+	runtime.AddCleanup(e, func(digest [sha256.Size]byte) { engines.CompareAndDelete(digest, p) }, digest)
+	return e, nil
 }
 
 // Erased replaces a document whose content is erased or encrypted; only replay uses it.

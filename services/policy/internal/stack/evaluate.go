@@ -172,8 +172,8 @@ func (e *Evaluation) Decide(lamport uint64, key *sign.Key) contract.Decision {
 // signature, for comparison with a recorded decision.
 func (e *Evaluation) Again() (verdict, reason, hash string) { return guard.Redecide(e.inputs) }
 
-// Egress returns the rules for requests of the intent, for comparison with those of a
-// recorded decision.
+// Egress returns the egress rules for the intent, for comparison with those of a recorded
+// decision.
 func (e *Evaluation) Egress() []contract.EgressRule { return guard.Egress(e.inputs) }
 
 // PartDecision is the part name of the last step of an explanation, which holds

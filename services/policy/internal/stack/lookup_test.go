@@ -82,9 +82,6 @@ func TestErasedDocuments(t *testing.T) {
 		if !slices.ContainsFunc(s.InForce(), func(a *contract.Activated) bool { return a.Layer == layer && a.Name == name && a.Digest == "d" }) {
 			t.Errorf("%s is not in force: %v", layer, s.InForce())
 		}
-		if s.Engine("d") != nil {
-			t.Errorf("%s: an erased bundle has an engine", layer)
-		}
 		f := facts()
 		b := s.Basis(offer{tool: echo(nil)}, &f)
 		if b.Tool == nil || b.Ceilings != nil || b.Bundles != nil || b.Digests != (contract.PolicyDigests{}) || f.OwnBundles != 0 {
@@ -93,8 +90,8 @@ func TestErasedDocuments(t *testing.T) {
 	}
 }
 
-// TestInForceAgain checks that the activation in force is the last one with the layer, name
-// and digest that is not a retirement.
+// TestInForceAgain checks that InForce returns the last activation of a document that was
+// activated twice, and none with another layer, name or digest.
 func TestInForceAgain(t *testing.T) {
 	var s Stack
 	for _, a := range []*contract.Activated{

@@ -30,10 +30,10 @@ func shown(s Stack) string {
 	return strings.Join(out, " ")
 }
 
-// TestOver shows that a tenant has the ceilings and every bundle of the cell, in front of
-// its own bundles and overlays, whatever the names and the precedence of its own are and
-// whatever it has retired; that a bundle added to the result is the tenant's; and that
-// neither stack is changed. Before the cell is opened, all bundles are those of the tenant.
+// TestOver shows that a tenant has the ceilings and every bundle of the cell, in front of its own
+// bundles and overlays, whatever the names and the precedence of its own are and whatever it has
+// retired; that a bundle added to the result is the tenant's; and that the cell's stack does not
+// change. Before the cell is opened, all bundles are those of the tenant.
 func TestOver(t *testing.T) {
 	put := func(s Stack, layer, name, digest string, precedence int64, retired bool) Stack {
 		doc := map[string]any{"p0": &guard.Ceilings{}, "p1": &rego.Engine{}, "p2": &guard.Overlay{}}[layer]

@@ -45,7 +45,7 @@ func TestReadable(t *testing.T) {
 }
 
 // TestCompiled checks that a document is found only if its layer, name and digest are all
-// equal, and that Engine finds a bundle by its digest alone.
+// equal.
 func TestCompiled(t *testing.T) {
 	e, o := new(rego.Engine), new(guard.Overlay)
 	s := Stack{bundles: []bundle{{&contract.Activated{Layer: "p1", Name: "n", Digest: "d"}, e}}, overlays: []overlay{{"n", "d", o}}}
@@ -56,9 +56,6 @@ func TestCompiled(t *testing.T) {
 		if got := s.compiled(&contract.Activated{Layer: c.layer, Name: c.name, Digest: c.digest}); got != c.want {
 			t.Errorf("%s %s %s: %v", c.layer, c.name, c.digest, got)
 		}
-	}
-	if s.Engine("d") != e || s.Engine("x") != nil {
-		t.Error("Engine does not return the bundle with the digest")
 	}
 }
 

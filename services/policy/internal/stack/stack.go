@@ -74,17 +74,6 @@ func (s Stack) With(a *contract.Activated, doc any) (Stack, error) {
 // Empty reports whether the stack has no activations, not even retired ones.
 func (s *Stack) Empty() bool { return len(s.history) == 0 }
 
-// Engine returns the bundle in force with this digest, or nil if there is none or its
-// content is erased.
-func (s *Stack) Engine(digest string) *rego.Engine {
-	for _, b := range s.all() {
-		if b.Digest == digest {
-			return b.engine
-		}
-	}
-	return nil
-}
-
 // Over returns the documents in force for a tenant of a cell that is opened. s holds the
 // tenant's own bundles and overlays, and base the ceilings and bundles of the cell, which
 // apply whatever s holds: a bundle of s replaces none of base, also if it has the same name

@@ -73,9 +73,9 @@ func Reads(name string) bool {
 	return false
 }
 
-// Apply applies the next entry of the ledger, whose event must have a name that Reads
-// selects, and does not retain en.Data. Entries of services that may not start or expire
-// the call are ignored. The error is always nil.
+// Apply applies the next entry of the ledger, whose event must have a name that Reads selects,
+// and does not retain en.Data. It ignores entries of services other than policy, except the
+// claim of a call by the executor that the decision names. The error is always nil.
 func (v *View) Apply(en eventlog.Entry) error {
 	id, subject, ok := callOf(en)
 	v.mu.Lock()

@@ -41,7 +41,8 @@ func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 	scopes, _ := p.Delegations.Scopes(f.Delegation)
 	f.Delegator = &guard.DelegatorFact{Roles: p.People.Roles(f.OnBehalfOf, f.Now), Scopes: scopes}
 	// A break-glass grant of the actor does not apply to calls on behalf of another
-	// principal. A review that is overdue for either principal denies the call.
+	// principal. A review that is overdue for either principal denies the call, unless the
+	// call is the review itself.
 	_, due := p.Emergencies.Of(f.OnBehalfOf, f.Now, overdue)
 	f.BreakGlass, f.ReviewDue = "", f.ReviewDue || due
 }
@@ -50,15 +51,16 @@ func (v *View) AddFacts(f *guard.Facts, now time.Time) {
 // is opened and the tenant is not the cell's own.
 func (v *View) Outside() bool { return v.cell.tenants.Opened() && v.tenant != contract.CellTenant }
 
-// Alone reports whether the tenant is the only one of the ledger, because the cell is not
-// opened. Its calls may then govern the whole mesh, but cannot create tenants.
+// Alone reports whether the cell is not opened and the tenant is not contract.CellTenant.
+// The tenant is then the only one of the ledger, and its calls may govern the whole mesh,
+// but cannot create or change tenants.
 func (v *View) Alone() bool { return !v.cell.tenants.Opened() && v.tenant != contract.CellTenant }
 
 // AddStanding adds the roles of the actor, and whether the actor or the principal
 // it acts for is suspended.
 func (v *View) AddStanding(f *guard.Facts) {
 	p := &v.People.People
-	f.Roles = p.Roles(f.Actor, f.Now)
+	f.Roles = v.People.Roles(f.Actor, f.Now)
 	f.Suspended = p.Suspended(f.Actor) || f.OnBehalfOf != "" && p.Suspended(f.OnBehalfOf)
 }
 
@@ -70,6 +72,19 @@ func (v *View) Key(f *guard.Facts, model string) *guard.KeyFact {
 		return nil
 	}
 	return v.People.Key(id, f.Actor, f.Kind, f.Now, model)
+}
+
+// AddSecrets adds the results of comparing the secrets that the tool of the call declares with
+// the tenant's access list, if there is one. Actor, OnBehalfOf, Client, Kind, Tool and Now must
+// be set already.
+func (st *State) AddSecrets(f *guard.Facts) {
+	var l *contract.SecretAccess
+	st.Read(func(v *View) { l = v.People.Access.List() })
+	if l == nil {
+		return
+	}
+	t, _ := st.tools().Lookup(f.Kind)
+	f.SecretAccess = guard.SecretFacts(l, f, t)
 }
 
 // Limits returns all limits in force: those of the ceilings, with guard.CeilingLimit

@@ -15,7 +15,7 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
-// rootKey returns the root key of ledger.open.
+// rootKey returns the root key that ledger.openCell and ledger.ceilings use.
 func rootKey(t *testing.T) *sign.Key {
 	root, err := sign.NewKey(make([]byte, 32))
 	if err != nil {
@@ -91,8 +91,8 @@ func TestDelegationFacts(t *testing.T) {
 	}
 }
 
-// TestAlone shows that, until the cell is opened, the configured tenant is the only one
-// of the ledger, unless it is the cell's own tenant, and cannot create tenants.
+// TestAlone shows that Alone returns true for the configured tenant until the cell is
+// opened, unless it is the cell's own tenant, and that its calls cannot create tenants.
 func TestAlone(t *testing.T) {
 	l := newLedger(t, false)
 	l.st.Configured = first
@@ -186,5 +186,24 @@ func TestKeptTools(t *testing.T) {
 		if got := fmt.Sprint(l.st.OfCell().Names(nil).Kinds); got != "[judge.x]" {
 			t.Errorf("keep %v: %s", keep, got)
 		}
+	}
+}
+
+// TestAccessFacts shows that the facts of a call compare the secrets of its tool with the tenant's
+// access list, and that there are no such facts without a list.
+func TestAccessFacts(t *testing.T) {
+	l := newLedger(t, false)
+	l.must("judge", contract.EventToolRegistered, &contract.Tool{Executor: "judge", Kind: "tool.x", Tool: "x", InputSchema: contract.Raw(`{}`), OutputSchema: contract.Raw(`{}`), Secrets: []contract.SecretGrant{{Name: "k"}}})
+	facts := func() []guard.SecretFact {
+		f := guard.Facts{Actor: "alice", Client: "-", Kind: "tool.x", Now: at(0), Tenant: "t", Tool: "x"}
+		l.st.OfCell().AddSecrets(&f)
+		return f.SecretAccess
+	}
+	if got := facts(); got != nil {
+		t.Errorf("without a list: %+v", got)
+	}
+	l.must("policy", events.SecretAccessSetName, &events.SecretAccessSet{Access: contract.Bytes(&contract.SecretAccess{Default: contract.SecretDefaultDeny}), Change: "default_set"})
+	if got := facts(); len(got) != 1 || got[0].Secret != "k" || got[0].Result != contract.AccessNoMatch {
+		t.Errorf("with a list: %+v", got)
 	}
 }

@@ -8,13 +8,11 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
-	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
-	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
@@ -259,31 +257,11 @@ func (st *States) document(e *contract.Event, a *contract.Activated) (any, error
 	body, err := st.Open(e.Tenant, &a.Bundle)
 	switch gone := errors.Is(err, contract.ErrErased) || errors.Is(err, contract.ErrEncrypted); {
 	case err == nil:
-		if engine := engineOf(st, a); engine != nil && sign.Digest(body) == a.Digest {
-			return engine, nil
-		}
 		return stack.Compile(a.Layer, body, e.Lamport, st.Keys)
 	case st.Keep && gone:
 		return stack.Erased{Layer: a.Layer}, nil
 	}
 	return nil, fmt.Errorf("policy %s cannot be read: %w", a.Digest, err)
-}
-
-// engineOf returns the compiled bundle with the digest of a if it is in force for some
-// tenant, and otherwise nil. With it, tenants with the same bundle share one engine.
-func engineOf(st *States, a *contract.Activated) *rego.Engine {
-	if a.Layer != "p1" {
-		return nil
-	}
-	if found := st.cell.base.Engine(a.Digest); found != nil {
-		return found
-	}
-	for _, s := range st.by {
-		if found := s.view.own.Engine(a.Digest); found != nil {
-			return found
-		}
-	}
-	return nil
 }
 
 // ledgerTruncated causes every call to be denied until logEpochOpened ends the denial.

@@ -9,7 +9,7 @@ import (
 
 // Version is the version of the code that folds the view; see snapshot.Source. It must be
 // increased if Reduce or the events that the view reads change.
-const Version = 3
+const Version = 5
 
 // Reduce returns the entries without those of escalated calls that are settled, which
 // change nothing in the view any more. It changes the slice.

@@ -47,22 +47,25 @@ func several(t *testing.T) *ledger {
 // open publishes a root key in the tenant first and opens the cell.
 func (l *ledger) open() {
 	l.t.Helper()
-	root, err := sign.NewKey(make([]byte, 32))
-	if err != nil {
+	if err := l.at(first, "provision", contract.EventKeyPublished, &contract.TrustKey{}); err != nil {
 		l.t.Fatal(err)
 	}
+	l.openCell(first)
+}
+
+// openCell opens the cell of a tenant in which a root key is published.
+func (l *ledger) openCell(original string) {
+	l.t.Helper()
+	root := rootKey(l.t)
 	l.st.Keys = func(kid, _, _ string, _ uint64) ([]byte, error) {
 		if kid != root.KID {
 			return nil, errors.New("no key")
 		}
 		return root.Public(), nil
 	}
-	opened := &contract.CellOpened{Cell: contract.CellTenant, Log: first, SignerKID: root.KID, Tenant: first}
+	opened := &contract.CellOpened{Cell: contract.CellTenant, Log: original, SignerKID: root.KID, Tenant: original}
 	opened.Sig = root.Sign(sign.DomainCell, contract.Bytes(opened))
-	if err := l.at(first, "provision", contract.EventKeyPublished, &contract.TrustKey{}); err != nil {
-		l.t.Fatal(err)
-	}
-	if err := l.at(first, "provision", contract.EventCellOpened, opened); err != nil || !l.st.Opened() {
+	if err := l.at(original, "provision", contract.EventCellOpened, opened); err != nil || !l.st.Opened() {
 		l.t.Fatal("the cell is not opened", err)
 	}
 }
@@ -156,6 +159,14 @@ func routed(l *ledger) map[string]struct {
 		events.DelegationGrantedName:          {oneTenant, "policy", &events.DelegationGranted{Delegate: "alice", Delegator: "dana", Expires: at(1), ID: "g-1", Kinds: []string{"tool.*"}, Scopes: []string{"tools:call"}}},
 		events.DelegationRevokedName:          {oneTenant, "policy", &events.DelegationRevoked{ID: "g-1"}},
 		events.LoginEndedName:                 {oneTenant, "policy", &events.LoginEnded{ID: "l-1", Principal: "alice", Reason: "x"}},
+		events.SecretAccessSetName:            {oneTenant, "policy", &events.SecretAccessSet{Access: []byte(`{"default":"deny"}`), Change: "default_set"}},
+		events.MemberInvitedName:              {oneTenant, "policy", &events.MemberInvited{Code: "sha256:x", Expires: at(1), ID: "iv-1", Principal: "alice"}},
+		events.InvitationWithdrawnName:        {oneTenant, "policy", &events.InvitationWithdrawn{ID: "iv-1", Reason: "x"}},
+		events.IdentityLinkedName:             {oneTenant, "policy", &events.IdentityLinked{Identity: "sha256:i", Invitation: "iv-2", Issuer: "https://idp", Principal: "alice"}},
+		events.IdentityUnlinkedName:           {oneTenant, "policy", &events.IdentityUnlinked{Identity: "sha256:i", Principal: "alice", Reason: "x"}},
+		events.GroupMappedName:                {oneTenant, "policy", &events.GroupMapped{Group: "eng", Role: "developer"}},
+		events.GroupUnmappedName:              {oneTenant, "policy", &events.GroupUnmapped{Group: "eng", Role: "developer"}},
+		events.GroupsReportedName:             {oneTenant, "policy", &events.GroupsReported{Expires: at(1), Groups: []string{"eng"}, Identity: "sha256:i", Principal: "alice"}},
 		events.TokenRevokedName:               {oneTenant, "policy", &events.TokenRevoked{Principal: "alice", Reason: "x"}},
 		events.VirtualKeyCreatedName:          {oneTenant, "policy", &events.VirtualKeyCreated{Actor: "alice", Digest: "d", ID: "k", Scopes: []string{"tools:call"}}},
 		events.VirtualKeyRevokedName:          {oneTenant, "policy", &events.VirtualKeyRevoked{ID: "k", Reason: "x"}},
@@ -172,6 +183,7 @@ func routed(l *ledger) map[string]struct {
 // before lists the events that must precede an event so that it has an effect.
 var before = map[string][]string{
 	contract.EventApprovalRecorded: {contract.EventEscalated}, events.MeshUnfrozenName: {events.MeshFrozenName}, events.RoleRevokedName: {events.RoleGrantedName},
+	events.InvitationWithdrawnName: {events.MemberInvitedName}, events.GroupUnmappedName: {events.GroupMappedName},
 	events.DelegationRevokedName: {events.DelegationGrantedName}, events.VirtualKeyRevokedName: {events.VirtualKeyCreatedName},
 	events.VirtualKeyConsentWithdrawnName: {events.VirtualKeyConsentedName}, events.SessionGrantRevokedName: {events.SessionGrantedName},
 	events.BreakGlassReviewedName: {events.BreakGlassOpenedName}, events.PrincipalResumedName: {events.PrincipalSuspendedName},
@@ -258,9 +270,9 @@ func TestOwnTenant(t *testing.T) {
 	}
 }
 
-// TestTenantsDump shows that the dump names the tenant of each line that belongs to one,
-// in the order of their ids whatever the order of their events, and that it lists neither
-// a tenant without events of its own nor one whose only escalation is settled.
+// TestTenantsDump shows that the dump names the tenant of each line that belongs to one, in
+// the order of their ids whatever the order of their events, and that it does not list a
+// tenant whose only escalation is settled.
 func TestTenantsDump(t *testing.T) {
 	dump := func(order ...string) string {
 		l := several(t)
@@ -287,10 +299,9 @@ func TestTenantsDump(t *testing.T) {
 	}
 }
 
-// TestCreated shows that the administrator of a created tenant is its first registered
-// person, who may vote and register others in that tenant only, and that a view that is
-// built again has the same dump. The original tenant and the cell's own have no such
-// person.
+// TestCreated shows that the administrator of a created tenant is its first registered person,
+// who may vote in the tenant and register another person alone, and that a view that is built
+// again has the same dump. The original tenant and the cell's own have no such person.
 func TestCreated(t *testing.T) {
 	l := several(t)
 	for tenant, want := range map[string]bool{tenantA: true, tenantB: true, first: false, cellOwn: false} {
@@ -334,42 +345,6 @@ func TestOverdueOfAll(t *testing.T) {
 	}
 	if l.st.Of(tenantA).WaitingFor("c-1") != nil || l.st.Of(tenantB).WaitingFor("c-1") == nil {
 		t.Error("a vote in one tenant settles the call of another")
-	}
-}
-
-// TestSharedEngine shows that tenants with the same bundle share its compiled form, and
-// that a bundle whose content does not have the digest that its activation names does not
-// get that form.
-func TestSharedEngine(t *testing.T) {
-	l := several(t)
-	body, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE_ALL\"}\n")}, "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := sign.Digest(body)
-	l.contents[d] = body
-	l.contents["other"] = append(body[:len(body):len(body)], 0)
-	var asked []string
-	open := l.st.Open
-	l.st.Open = func(tenant string, c *contract.Content) ([]byte, error) {
-		asked = append(asked, tenant)
-		return open(tenant, c)
-	}
-	for _, tenant := range []string{first, tenantA, tenantB} {
-		commitment := d
-		if tenant == tenantB {
-			commitment = "other"
-		}
-		if err := l.at(tenant, "policy", contract.EventPolicyActivated, &contract.Activated{Bundle: contract.Content{Commitment: commitment}, Digest: d, Layer: "p1", Name: "b"}); err != nil && tenant != tenantB {
-			t.Fatal(err)
-		}
-	}
-	engine := func(tenant string) *rego.Engine { s := l.st.Of(tenant).Stack(); return s.Engine(d) }
-	if engine(first) == nil || engine(first) != engine(tenantA) || engine(tenantB) == engine(tenantA) {
-		t.Error("which tenants share a compiled bundle is wrong")
-	}
-	if strings.Join(asked, " ") != "t acme_web_prod acme_web_test" {
-		t.Error("contents are read of", asked)
 	}
 }
 
@@ -496,6 +471,60 @@ func TestNamesOfTenants(t *testing.T) {
 	for tenant, want := range map[string][]string{tenantA: {"of-" + tenantA}, tenantB: {"of-" + tenantB}, contract.CellTenant: {"of-" + tenantA, "of-" + tenantB}} {
 		if got := l.st.Of(tenant).Names(nil).Roles; !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", tenant, got, want)
+		}
+	}
+}
+
+// TestOpenedOriginal shows that the bundle which the configuration activated between the first root
+// key and cell_opened belongs to the cell afterwards, and that an original tenant whose id has three
+// parts has its own budget ledger, unlike a created tenant.
+func TestOpenedOriginal(t *testing.T) {
+	const original = "old_web_prod"
+	l := newLedger(t, false)
+	if err := l.at(original, "provision", contract.EventKeyPublished, &contract.TrustKey{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := rego.Build(map[string][]byte{"p.rego": []byte("package binnacle.p1\nimport rego.v1\nanswer := {\"verdict\": \"ALLOW\", \"reason_code\": \"RULE\"}\n")}, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := sign.Digest(b)
+	l.contents[d] = b
+	a := &contract.Activated{Bundle: contract.Content{Commitment: d}, Digest: d, Layer: "p1", Name: "rules", Precedence: 500, Source: "config"}
+	if err := l.at(original, "policy", contract.EventPolicyActivated, a); err != nil {
+		t.Fatal(err)
+	}
+	if base := l.st.Base(); len(base.InForce()) != 0 || l.st.Budget(original) != original {
+		t.Error("before the cell is opened, it has documents, or the tenant has another budget ledger:", l.st.Budget(original))
+	}
+	l.openCell(original)
+	if base := l.st.Base(); len(base.InForce()) != 1 || base.InForce()[0].Name != "rules" {
+		t.Errorf("the documents of the opened cell: %+v", base.InForce())
+	}
+	l.create("acme", "web", "prod")
+	if got := l.st.Budget(original) + " " + l.st.Budget(tenantA); got != original+" "+ofOrg {
+		t.Error(got)
+	}
+}
+
+// TestCeilings shows that ceilings which are activated in the cell's own tenant are in force in
+// every tenant, with their limits, and that those of another tenant are ignored.
+func TestCeilings(t *testing.T) {
+	l := several(t)
+	a := l.ceilings()
+	if err := l.at(tenantA, "policy", contract.EventPolicyActivated, a); err != nil {
+		t.Fatal(err)
+	}
+	if base := l.st.Base(); base.Ceilings() != nil {
+		t.Error("ceilings of a tenant are in force")
+	}
+	if err := l.at(cellOwn, "policy", contract.EventPolicyActivated, a); err != nil {
+		t.Fatal(err)
+	}
+	for _, tenant := range []string{cellOwn, first, tenantA, tenantB} {
+		s := l.st.Of(tenant).Stack()
+		if limits := l.st.Limits(tenant); s.Ceilings() == nil || len(limits) != 1 || !strings.HasSuffix(limits[0].ID, guard.CeilingLimit+"l") {
+			t.Errorf("%s: %+v, limits %+v", tenant, s.Ceilings(), limits)
 		}
 	}
 }

@@ -85,10 +85,16 @@ func (st *State) EndedAt(principal string) (at string) {
 	return at
 }
 
-// Roles implements govern.View; see govern.People.Roles.
+// Roles implements govern.View; see govern.State.Roles.
 func (st *State) Roles(principal, now string) (roles []string) {
 	st.Read(func(v *View) { roles = v.People.Roles(principal, now) })
 	return roles
+}
+
+// Linked implements govern.View; see govern.State.Linked.
+func (st *State) Linked(principal string) (identity string) {
+	st.Read(func(v *View) { identity = v.People.Linked(principal) })
+	return identity
 }
 
 // Revoked implements govern.View; see govern.Tokens.Revoked.
@@ -114,23 +120,11 @@ func (st *State) EvaluateBy(ctx context.Context, s stack.Stack, c stack.Call) st
 	return stack.Evaluate(ctx, b, c)
 }
 
-// Redecide evaluates the call of the recorded decision d again, with the documents that
-// d names; e is the event that recorded d. Keep must be set. args are nil if they cannot
-// be read. Redecide fails with contract.ErrErased if the content of a policy is erased
-// or encrypted, and with another error if a document is not known or the facts cannot be
-// decoded.
-func (st *States) Redecide(ctx context.Context, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
-	b, c, err := st.Recall(e, d)
-	if err != nil {
-		return stack.Evaluation{}, err
-	}
-	c.Args, c.Explain = args, explain
-	return stack.Evaluate(ctx, b, c), nil
-}
-
 // Recall returns the documents that the recorded decision d names, and its call without
-// the args. Its parameters and errors are those of Redecide. Later events do not change
-// the results.
+// the args; e is the event that recorded d. Keep must be set. Recall fails with
+// contract.ErrErased if the content of a policy is erased or encrypted, and with another
+// error if a document is not known or the facts cannot be decoded. Later events do not
+// change the results.
 func (st *States) Recall(e *contract.Event, d *contract.Decision) (b stack.Basis, c stack.Call, err error) {
 	c.ID = d.CallID
 	if err := contract.Decode(d.Facts, &c.Facts); err != nil {

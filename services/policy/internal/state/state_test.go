@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
+	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
 var noon = time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC)
@@ -257,7 +258,7 @@ func TestDocuments(t *testing.T) {
 	}
 	d := contract.Decision{CallID: "c-1", Facts: contract.Bytes(&guard.Facts{Kind: "tool.x", ToolDigest: "none"}), Policies: contract.PolicyDigests{P2: in[0].Digest}}
 	e := &contract.Event{Name: contract.EventAllowed, Version: contract.VersionOf(contract.EventAllowed)}
-	if _, err := replayed.st.Redecide(context.Background(), e, &d, []byte(`{}`), false); !errors.Is(err, contract.ErrErased) {
+	if _, err := redecide(&replayed.st, e, &d, []byte(`{}`), false); !errors.Is(err, contract.ErrErased) {
 		t.Error(err)
 	}
 	for name, spoil := range map[string]func(*contract.Decision){
@@ -269,7 +270,7 @@ func TestDocuments(t *testing.T) {
 	} {
 		x := d
 		spoil(&x)
-		if _, err := replayed.st.Redecide(context.Background(), e, &x, nil, false); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := redecide(&replayed.st, e, &x, nil, false); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -302,5 +303,32 @@ func TestNames(t *testing.T) {
 	}
 	if !Reads(events.RoleGrantedName) || !Reads(contract.EventEscalated) || Reads(contract.EventCallProposed) {
 		t.Error("what the state reads is wrong")
+	}
+}
+
+// redecide evaluates the call of a recorded decision again.
+func redecide(st *States, e *contract.Event, d *contract.Decision, args []byte, explain bool) (stack.Evaluation, error) {
+	b, c, err := st.Recall(e, d)
+	if err != nil {
+		return stack.Evaluation{}, err
+	}
+	c.Args, c.Explain = args, explain
+	return stack.Evaluate(context.Background(), b, c), nil
+}
+
+// TestRetiredKept shows that States with Keep, as a replay has, return for a decision a document that
+// it names and that was retired since.
+func TestRetiredKept(t *testing.T) {
+	l := newLedger(t, true)
+	if err := l.overlay("a", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	d := contract.Decision{CallID: "c-1", Facts: contract.Bytes(&guard.Facts{Kind: "tool.x", ToolDigest: "none"}), Policies: contract.PolicyDigests{P2: l.st.OfCell().InForce()[0].Digest}}
+	if err := l.overlay("a", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	e := &contract.Event{Name: contract.EventAllowed, Version: contract.VersionOf(contract.EventAllowed)}
+	if b, _, err := l.st.Recall(e, &d); err != nil || len(b.Overlays) != 1 || b.Overlays[0].ID != "a" {
+		t.Errorf("%+v, %v", b.Overlays, err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 
 // States is the view policy.state: the state of the cell, and the State of each tenant.
 // The zero value is the empty view; Open and Keys must be set before the first Apply.
-// Apply must be called by one goroutine at a time; the other methods, except Redecide and
-// Recall, may be called concurrently with it.
+// Apply must be called by one goroutine at a time; the other methods, except Recall, may be
+// called concurrently with it.
 type States struct {
 	// Open returns the content of a tenant's policy document. It fails with
 	// contract.ErrErased or ErrEncrypted if the content is erased or encrypted.
@@ -27,8 +27,7 @@ type States struct {
 	// Keys looks up the public half of a key that was a root key at a Lamport time.
 	Keys guard.KeyAt
 	// Keep makes the view retain every policy document that was ever in force and every
-	// registered tool document, which Redecide needs. It must be set before the first
-	// Apply.
+	// registered tool document, which Recall needs. It must be set before the first Apply.
 	Keep bool
 	// Configured is the cell's own tenant until the first root key is on the ledger. It
 	// must be set before the first Apply.
@@ -41,7 +40,7 @@ type States struct {
 	cell    cell
 	by      map[string]*State     // states of the tenants that have events of their own
 	first   atomic.Pointer[State] // the state in by that was made first
-	archive stack.Archive         // filled only if Keep is set; Apply, Redecide and Recall use it, and must not run concurrently
+	archive stack.Archive         // filled only if Keep is set; Apply and Recall use it, and must not run concurrently
 }
 
 // Cell returns the cell's own tenant, in which the events that apply to the whole cell

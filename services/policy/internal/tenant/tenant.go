@@ -76,7 +76,7 @@ func (c *Command) Decide(events []*contract.Event, original string) (name string
 
 // history is the state of one tenant.
 type history struct {
-	original  string // id of the original tenant, which may be another one
+	original  string // id of the original tenant, whichever tenant this is
 	exists    bool
 	suspended bool
 }
@@ -167,7 +167,7 @@ func valid(q *contract.Quota) error {
 	for _, m := range [...]struct {
 		name  string
 		value int64
-	}{{"body_bytes", q.BodyBytes}, {"calls_per_second", q.CallsPerSecond}, {"in_flight", q.InFlight}} {
+	}{{"artifact_bytes", q.ArtifactBytes}, {"body_bytes", q.BodyBytes}, {"calls_per_second", q.CallsPerSecond}, {"in_flight", q.InFlight}} {
 		if m.value < 0 {
 			return refuse("quota/"+m.name, "%d is negative: give a positive number, or omit the member for no limit", m.value)
 		}

@@ -3,6 +3,7 @@ package tenant
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -109,6 +110,7 @@ func TestDecide(t *testing.T) {
 		{KindSuspend, `{"tenant":"acme_web_prod","reason":" "}`, "reason: is required"},
 		{KindSuspend, `{"tenant":"acme_web_prod","reason":"unpaid"}`, `tenant_suspended {"reason":"unpaid","tenant":"acme_web_prod"}`},
 		{KindSuspend, `{"tenant":"acme_web_prod","reason":"unpaid"}`, "tenant: acme_web_prod is suspended already"},
+		{KindSetQuota, `{"tenant":"acme_web_prod","quota":{"artifact_bytes":5}}`, `tenant_quota_set {"quota":{"artifact_bytes":5},"tenant":"acme_web_prod"}`},
 		{KindSetQuota, `{"tenant":"acme_web_prod","quota":{"calls_per_second":5}}`, `tenant_quota_set {"quota":{"calls_per_second":5},"tenant":"acme_web_prod"}`},
 		{KindResume, `{"tenant":"acme_web_prod","reason":"paid"}`, `tenant_resumed {"reason":"paid","tenant":"acme_web_prod"}`},
 		{KindSuspend, `{"tenant":"acme_web_prod","reason":"again"}`, `tenant_suspended {"reason":"again","tenant":"acme_web_prod"}`},
@@ -117,6 +119,7 @@ func TestDecide(t *testing.T) {
 		{KindSuspend, `{"tenant":"default","reason":"moved"}`, `tenant_suspended {"reason":"moved","tenant":"default"}`},
 		{KindResume, `{"tenant":"default","reason":"back"}`, `tenant_resumed {"reason":"back","tenant":"default"}`},
 		{KindSetQuota, `{"tenant":"default","quota":{}}`, `tenant_quota_set {"quota":{},"tenant":"default"}`},
+		{KindSetQuota, `{"tenant":"default","quota":{"artifact_bytes":-1}}`, "quota/artifact_bytes: -1" + negative},
 		{KindSetQuota, `{"tenant":"default","quota":{"in_flight":-2}}`, "quota/in_flight: -2" + negative},
 
 		{KindSuspend, `{"tenant":"_cell","reason":"x"}`, `tenant: "_cell"` + unchanged},
@@ -151,10 +154,11 @@ func TestGoverns(t *testing.T) {
 	}
 }
 
-// TestQuotaMembers shows that a negative value of every member of a quota is rejected.
+// TestQuotaMembers shows that a quota with a negative member is rejected with an *Error that
+// names the member.
 func TestQuotaMembers(t *testing.T) {
 	var members map[string]int64
-	if err := json.Unmarshal(contract.Bytes(&contract.Quota{BodyBytes: 1, CallsPerSecond: 1, InFlight: 1}), &members); err != nil || len(members) != 3 {
+	if err := json.Unmarshal(contract.Bytes(&contract.Quota{ArtifactBytes: 1, BodyBytes: 1, CallsPerSecond: 1, InFlight: 1}), &members); err != nil || len(members) != reflect.TypeFor[contract.Quota]().NumField() {
 		t.Fatal(members, err)
 	}
 	for name := range members {

@@ -58,8 +58,8 @@ type Image struct {
 	Created string `json:"created"`        // when it was imported, RFC 3339
 }
 
-// base is what is read from a base image in order to build the images of programs that
-// run in it.
+// base holds the manifest and the configuration of a base image, from which the images of
+// programs that run in it are built.
 type base struct {
 	manifest v1.Manifest
 	config   v1.Image
@@ -264,7 +264,7 @@ func (r *Runner) ran(digest string) bool {
 
 // base returns the base image with the given digest. If the namespace does not have
 // it, base adds it as load does, so that each instance that uses the same daemon or
-// folder of archives can run what was imported once. It returns a *MissingImage if
+// folder of archives can use an image that was imported once. It returns a *MissingImage if
 // load does not find the image. The caller must hold s.building.
 func (s *Store) base(ctx context.Context, want string) (*base, error) {
 	img, err := s.client.GetImage(ctx, baseName(want))

@@ -9,10 +9,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/containerd/containerd"
 
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
@@ -20,12 +24,14 @@ import (
 // TestLatency measures a run of a small program in a cold and in a prepared container
 // beside bubblewrap, runc without containerd, and a plain process, interleaved, and the
 // number of runs per second that eight callers sustain. It prints the medians and the 90th
-// percentiles, and the memory of an idle container.
+// percentiles, the memory of an idle container, and the CPU time of a run with the filter
+// that runc compiles and with the one that the launcher installs.
 func TestLatency(t *testing.T) {
 	if _, err := exec.LookPath("bwrap"); err != nil {
 		t.Fatal("bwrap is missing: install the Debian package bubblewrap")
 	}
 	d, p := startDaemon(t), probe(t)
+	spent := cpuTime(t, d)
 	cold, warm := d.open(t, 0), d.openAs(t, testNamespace+"-warm", 8)
 	defer cold.Close()
 	defer warm.Close()
@@ -79,6 +85,7 @@ func TestLatency(t *testing.T) {
 	filled(t, warm, 1)
 	n := warm.Prepared()
 	t.Logf("%-20s %.1f MiB of memory for each of %d (proportional set size of shim and launcher)", "idle container", float64(idleKiB(t, d, testNamespace+"-warm"))/1024/float64(n), n)
+	compareFilters(t, cold, p, spent)
 	for _, r := range []struct {
 		name string
 		of   *Runner
@@ -94,6 +101,80 @@ func TestLatency(t *testing.T) {
 		}
 		wg.Wait()
 		t.Logf("%-20s %.1f runs/s with eight callers", r.name, 160/time.Since(begin).Seconds())
+	}
+}
+
+// compareFilters measures the CPU time of cold runs with the filter in the specification of the
+// container and with the launcher that installs it, interleaved.
+func compareFilters(t *testing.T, r *Runner, p *program.Program, spent func() time.Duration) {
+	t.Helper()
+	installed := r.host.options
+	defer func() { r.host.options = installed }()
+	rows := []struct {
+		name string
+		argv string
+		took []time.Duration
+	}{{name: "filter of runc", argv: launcherPath}, {name: "filter of launcher", argv: filteredPath}}
+	const runs = 4
+	for range 15 {
+		for i := range rows {
+			r.host.options = func(of profile, argv, env []string, uid uint32, way wayOut) containerd.NewContainerOpts {
+				return installed(of, append([]string{rows[i].argv}, argv[1:]...), env, uid, way)
+			}
+			r.discards.all.Wait()
+			before := spent()
+			for range runs {
+				if got, err := r.Run(t.Context(), run(p, "", time.Minute)); err != nil || got.Exit != 0 {
+					t.Fatalf("%+v %v", got, err)
+				}
+			}
+			r.discards.all.Wait()
+			rows[i].took = append(rows[i].took, (spent()-before)/runs)
+		}
+	}
+	for _, row := range rows {
+		slices.Sort(row.took)
+		t.Logf("%-20s %.1f ms of CPU time for a cold run (p50), %.1f ms at least", row.name, ms(row.took[len(row.took)/2]), ms(row.took[0]))
+	}
+}
+
+// cpuTime moves the daemon into a control group of its own and returns a function. The differences
+// between results of the function are the CPU times of this process, of the daemon with its shims
+// and commands, and of the containers in the test's namespace.
+func cpuTime(t *testing.T, d *daemon) func() time.Duration {
+	t.Helper()
+	root, file, unit := "/sys/fs/cgroup/cpuacct", "cpuacct.usage", time.Nanosecond
+	if _, err := os.Stat(root); err != nil {
+		root, file, unit = "/sys/fs/cgroup", "cpu.stat", time.Microsecond
+	}
+	group := filepath.Join(root, fmt.Sprint("binnacle-bench-", os.Getpid()))
+	if err := os.Mkdir(group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // runs before the daemon is stopped
+		_ = os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte(strconv.Itoa(d.cmd.Process.Pid)), 0o600)
+		_ = os.Remove(group)
+	})
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(d.cmd.Process.Pid)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	used := func(group string) time.Duration {
+		body, err := os.ReadFile(filepath.Join(group, file))
+		if err != nil {
+			return 0 // no container was created yet
+		}
+		var n int64
+		if _, err := fmt.Sscan(strings.TrimPrefix(string(body), "usage_usec "), &n); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(n) * unit
+	}
+	return func() time.Duration {
+		var self syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
+			t.Fatal(err)
+		}
+		return used(group) + used(filepath.Join(root, testNamespace)) + time.Duration(self.Utime.Nano()+self.Stime.Nano())
 	}
 }
 

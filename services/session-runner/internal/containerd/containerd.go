@@ -202,7 +202,7 @@ const drainTime = 2 * time.Second
 // time limit has passed, or its output exceeds the limit. All processes of the container have ended
 // when execute returns without an error.
 func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out sandbox.Outcome, err error) {
-	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, &sandbox.Capped{Max: sandbox.StderrMax}
+	stdout, stderr := &sandbox.Capped{Max: s.Limits.OutputBytes}, sandbox.NewStderr(&s)
 	stop, err := c.egress(s.Egress)
 	if err != nil {
 		return out, err
@@ -234,12 +234,12 @@ func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out 
 	out.Usage.EgressBytes = stop()
 	out.Exit, out.TimedOut, out.OOM = c.ended.exit, timedOut, oom && c.ended.exit != 0 && !timedOut && ctx.Err() == nil
 	out.DiskFull = c.ended.exit != 0 && !timedOut && ctx.Err() == nil && c.folders.full()
-	out.Stdout, out.Stderr, out.Overflow = stdout.Buf, stderr.Buf, stdout.Over
+	out.Stdout, out.Stderr, out.Overflow = stdout.Buf, stderr.Bytes(), stdout.Over
 	return out, nil
 }
 
-// cutter passes what is written to a Capped and calls over once, at the first write that
-// exceeds the maximum.
+// cutter passes writes to a Capped and calls over once, at the first write that exceeds the
+// maximum.
 type cutter struct {
 	to   *sandbox.Capped
 	over func()
@@ -290,9 +290,9 @@ func environment(image, pack []string) []string {
 }
 
 // spec returns the options of the container, among others: a network namespace with a
-// loopback device only, no capabilities, a system call filter, a read-only root, and the
-// limits of the run. The two writable folders are tmpfs mounts of the profile's size,
-// whose pages count as memory of the run.
+// loopback device only, no capabilities, a system call filter unless argv[0] is filteredPath,
+// a read-only root, and the limits of the run. The two writable folders are tmpfs mounts of the
+// profile's size, whose pages count as memory of the run.
 func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts {
 	mem := uint64(p.memoryMiB) << 20
 	folder := []string{"nosuid", "nodev", "noexec", fmt.Sprintf("size=%dm", p.diskMiB), "mode=1777"}
@@ -300,11 +300,15 @@ func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts 
 	if way != "" {
 		more = way.mounts()
 	}
+	filter := oci.Compose(seccomp.WithDefaultProfile(), narrowed)
+	if argv[0] == filteredPath { // installs the filter itself
+		filter = oci.Compose()
+	}
 	return []oci.SpecOpts{
 		oci.WithDefaultSpec(), oci.WithDefaultUnixDevices, oci.WithProcessArgs(argv...), oci.WithProcessCwd("/work"),
 		withEnv(env),
 		oci.WithRootFSReadonly(), oci.WithUIDGID(uid, uid), oci.WithCapabilities(nil), oci.WithNoNewPrivileges,
-		seccomp.WithDefaultProfile(), narrowed, oci.WithMemoryLimit(mem), swapOff(int64(mem)), oci.WithPidsLimit(p.pids),
+		filter, oci.WithMemoryLimit(mem), swapOff(int64(mem)), oci.WithPidsLimit(p.pids),
 		oci.WithCPUCFS(p.cpuMillis*100, 100000),
 		oci.WithMounts(append([]specs.Mount{
 			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: folder},

@@ -45,7 +45,7 @@ type wayOut string
 func (w wayOut) sockets() string   { return filepath.Join(string(w), "s") }
 func (w wayOut) authority() string { return filepath.Join(string(w), "ca") }
 
-// create creates the folder. The container's user id must be able to read what is in it.
+// create creates the folder, with modes that let the container's user id read its content.
 func (w wayOut) create() error {
 	if err := os.MkdirAll(w.sockets(), 0o755); err != nil {
 		return err
@@ -92,20 +92,20 @@ func (c *prepared) egress(way *sandbox.Egress) (stop func() int64, err error) {
 	return func() int64 { f.Close(); return f.Bytes() }, nil
 }
 
-// listener makes the launcher execute the listener, and returns the listener that it opens in
-// the network namespace of the container.
+// listener sends the launcher the message by which it executes the listener program, and returns
+// the listener that this program opens in the network namespace of the container.
 func (c *prepared) listener() (net.Listener, error) {
 	message, err := startMessage([]string{listenerPath}, nil)
 	if err != nil {
 		return nil, err
 	}
-	// The launcher reads exactly the message.
+	// The launcher reads no byte after the message, so the start message of the program can follow.
 	return c.way.receive(c.ended, func() error { _, err := c.stdin.Write(message); return err })
 }
 
-// receive returns the listener whose descriptor the container's listener program sends.
-// begin starts that program, or sends the launcher the message that does; ended is the end
-// of the process that becomes it. begin is called in a goroutine of its own.
+// receive returns the listener whose descriptor the container's listener program sends. begin
+// starts that program, or sends the launcher the message by which it executes that program;
+// ended is the end of the process that becomes it. begin is called in a goroutine of its own.
 func (w wayOut) receive(ended *ending, begin func() error) (net.Listener, error) {
 	dir, err := os.Open(w.sockets())
 	if err != nil {

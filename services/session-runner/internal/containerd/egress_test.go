@@ -10,9 +10,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// TestWayOut shows what a container for a run with egress has mounted: a folder and the
-// certificate authority, both read-only; that egress needs an authority; and for which
-// architectures there is a listener.
+// TestWayOut checks that everything that a container for a run with egress has mounted for it
+// exists and is read-only; that egress needs an authority; and for which architectures there
+// is a listener.
 func TestWayOut(t *testing.T) {
 	w := wayOut(filepath.Join(t.TempDir(), "w"))
 	if err := w.create(); err != nil {

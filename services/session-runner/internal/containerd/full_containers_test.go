@@ -15,10 +15,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// TestDiskFull shows that while the disk of containerd is full, a program whose image must be
-// stored does not run, with an error that says why, that one whose image is stored runs
-// correctly or fails, that nothing is left of these runs, and that both run when there is space
-// again.
+// TestDiskFull shows that, while the disk of containerd is full, a program whose image must be
+// stored does not run, and the error contains the reason; that a program whose image is stored
+// has the correct output or fails; that both run when there is space again; and that nothing of
+// these runs is left.
 func TestDiskFull(t *testing.T) {
 	root := t.TempDir()
 	if err := syscall.Mount("tmpfs", root, "tmpfs", 0, "size=96m"); err != nil {

@@ -87,7 +87,8 @@ type Holder struct {
 	r    *Runner // for requests in the namespace
 	host string
 
-	store *Store // of the namespace
+	store  *Store                // of the namespace
+	exists func(*HeldImage) bool // prepared
 
 	mu     sync.Mutex
 	images map[string]*HeldImage // by digest
@@ -101,8 +102,10 @@ func (r *Runner) Holder(ns string) (*Holder, error) {
 		return nil, err
 	}
 	held := &Runner{client: r.client, socket: r.socket, ns: ns, fifoDir: r.fifoDir, uids: r.uids}
-	return &Holder{r: held, host: server.UUID, images: map[string]*HeldImage{},
-		store: &Store{client: r.client, ns: ns, mesh: r.store.mesh, archives: r.store.archives, ran: held.ran}}, nil
+	h := &Holder{r: held, host: server.UUID, images: map[string]*HeldImage{},
+		store: &Store{client: r.client, ns: ns, mesh: r.store.mesh, archives: r.store.archives, ran: held.ran}}
+	h.exists = h.prepared
+	return h, nil
 }
 
 // Host returns the id of the daemon, which a restart does not change.
@@ -114,7 +117,7 @@ func (h *Holder) OwnUID() bool { return h.r.OwnUID() }
 // Sweep removes each container in the namespace for whose id open returns false, and the
 // parts that remain of such a container. open is called after the container was found.
 func (h *Holder) Sweep(open func(id string) bool) error {
-	folders, err := os.ReadDir(h.waysOut()) // before open is called, as the containers
+	folders, err := os.ReadDir(h.waysOut()) // read before open is called, so that a sandbox that is created meanwhile keeps its folder
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
@@ -128,13 +131,13 @@ func (h *Holder) Sweep(open func(id string) bool) error {
 	return err
 }
 
-// waysOut returns the folder with the folders of the held sandboxes whose commands may have
-// egress. It is beside the FIFOs of this instance, which the next process removes when it
-// starts.
+// waysOut returns the folder with the folders of the held sandboxes whose commands may have egress.
+// It is not below the folder of this instance's FIFOs, because the next process removes that folder
+// when it starts.
 func (h *Holder) waysOut() string { return filepath.Join(filepath.Dir(h.r.fifoDir), h.r.ns) }
 
 // OpenImage returns the image with the given digest, to which it adds the program of the
-// first process. It prepares each image once per process. If the namespace does not have
+// first process. It prepares each image once, until GC removes it. If the namespace does not have
 // the image, OpenImage adds it from another instance's namespace or from the folder of
 // archives. It returns a *MissingImage if the image is in none of them, and ErrNoInit if
 // this architecture has no held sandboxes.
@@ -143,12 +146,12 @@ func (h *Holder) OpenImage(want string) (*HeldImage, error) {
 	if initCode == nil {
 		return nil, ErrNoInit
 	}
-	if img := h.opened(want); img != nil {
+	if img := h.opened(want); img != nil && h.exists(img) {
 		return img, nil
 	}
 	h.store.building.Lock() // h.mu is not held, so that images that were opened before can be used
 	defer h.store.building.Unlock()
-	if img := h.opened(want); img != nil {
+	if img := h.opened(want); img != nil && h.exists(img) {
 		return img, nil
 	}
 	ctx, done, err := r.client.WithLease(r.ctx(context.Background()))
@@ -181,19 +184,19 @@ func (h *Holder) OpenImage(want string) (*HeldImage, error) {
 	return out, nil
 }
 
-// opened returns the image with a digest that OpenImage has returned before, or nil.
+// opened returns the image that OpenImage has returned for a digest before, or nil.
 func (h *Holder) opened(want string) *HeldImage {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.images[want]
 }
 
-// withInit returns the name of a committed snapshot that has the content of parent, the
-// program of the first process and the mount points of a held sandbox.
+// withInit returns the name of a committed snapshot that has the content of parent, the program of
+// the first process, the listener and the mount points of a held sandbox.
 func (r *Runner) withInit(ctx context.Context, parent string) (string, error) {
 	layer := initLayer()
 	desc := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromBytes(layer), Size: int64(len(layer))}
-	name := "held-" + digest.FromString(parent+" "+desc.Digest.String()).Encoded()
+	name := heldPrefix + digest.FromString(parent+" "+desc.Digest.String()).Encoded()
 	sn := r.client.SnapshotService(snapshotter)
 	if i, err := sn.Stat(ctx, name); err == nil && i.Kind == snapshots.KindCommitted {
 		return name, nil
@@ -236,8 +239,8 @@ func initLayer() []byte {
 	return layer.Bytes()
 }
 
-// wayLabel is the label of a container whose commands may have egress, with the path of the
-// folder of the host for that.
+// wayLabel is the label of a container whose commands may have egress. Its value is the container's
+// wayOut.
 const wayLabel = "binnacle.egress"
 
 // uidLabel is the label of a container with the user id of its processes.
@@ -312,12 +315,11 @@ func workSize(mib int64) oci.SpecOpts {
 	}
 }
 
-// Adopt returns the container of a held sandbox that was created by a process that no
-// longer runs. It kills those of the commands with the given ids that still run, because
-// their output goes to that process. The error is ErrGone if the container does not exist
-// or does not run; what was left of it has been removed. After another error, for example
-// because containerd did not respond, the container is as it was, and the caller may try
-// again.
+// Adopt returns the container of a held sandbox that was created by a process that no longer runs.
+// It kills those of the commands with the given ids that still run, because their output goes to
+// that process. The error is ErrGone if the container does not exist, or if it does not run; in the
+// second case Adopt removes it. After another error, for example because containerd did not
+// respond, the container is as it was, and the caller may try again.
 func (h *Holder) Adopt(id string, commands []string) (*Held, error) {
 	r := h.r
 	rpc := r.ctx(context.Background())

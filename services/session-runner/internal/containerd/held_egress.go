@@ -17,10 +17,10 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// A held sandbox has no device but loopback. While a command with egress runs, this process
-// has a listener at forward.Address in the network namespace of the sandbox, and copies its
-// connections to the proxy of the call. The listener program opens it as another process of
-// the container, and ends.
+// A held sandbox has no network device but loopback. While a command with egress runs, this
+// process has a listener at forward.Address in the network namespace of the sandbox, and copies
+// its connections to the proxy of the call. The listener program, another process of the
+// container, opens the listener, sends it to this process, and ends.
 
 // Errors of Exec for a command with egress.
 var (
@@ -67,7 +67,8 @@ func (h *Held) egress(rpc context.Context, template *specs.Process, e *sandbox.E
 	}, nil
 }
 
-// listener runs the listener in the container, and returns the listener that it opens.
+// listener runs the listener program in the container, and returns the listener that this
+// program opens.
 func (h *Held) listener(rpc context.Context, template *specs.Process) (net.Listener, error) {
 	p := *template
 	p.Args, p.Terminal, p.Cwd, p.Env = []string{heldListenerPath}, false, "/", nil

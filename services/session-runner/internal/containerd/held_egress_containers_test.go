@@ -17,8 +17,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// echoSocket is a unix socket that returns what it receives, in place of a proxy. After a
-// request of HTTP, it sends a response and closes the connection first.
+// echoSocket starts a server that sends back what it receives, in place of a proxy, and returns
+// the path of its unix socket. After a GET request, the server sends a response and closes the
+// connection.
 func echoSocket(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "proxy")
@@ -49,11 +50,12 @@ func echoSocket(t *testing.T) string {
 	return path
 }
 
-// TestHeldNetwork shows that a command with egress in a held sandbox reaches its proxy, also after
-// another process has adopted the sandbox, that nothing is reached before and after, that a
-// second command with egress is refused meanwhile, as is one if a process of the sandbox uses
-// the address of the proxy, or if the sandbox was created without egress, and that the folder
-// of the host is removed with the sandbox and by a sweep.
+// TestHeldNetwork shows that a command with egress in a held sandbox reaches its proxy, also
+// after another runner has adopted the sandbox, that the address of the proxy is not reached
+// before and after, that a second command with egress is refused meanwhile, as is one if a
+// process of the sandbox uses the address of the proxy, or if the sandbox was created without
+// egress, and that the sandbox's folder on the host is removed with the sandbox or by a
+// sweep.
 func TestHeldNetwork(t *testing.T) {
 	d := startDaemon(t)
 	image := shellImage(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// host is what a Runner uses beside the requests to containerd. A simulated daemon has
-// another one.
+// host holds the functions of a Runner that need more of the host than requests to containerd.
+// They are other functions if the daemon is simulated.
 type host struct {
 	streams func(stdin io.Reader, stdout, stderr io.Writer) cio.Creator
 	options func(p profile, argv, env []string, uid uint32, way wayOut) containerd.NewContainerOpts

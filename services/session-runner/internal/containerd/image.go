@@ -37,13 +37,12 @@ type image struct {
 	facts    []string // entries of attestations: how the program was verified, and the digest of a script's interpreter
 }
 
-// image returns the image of a program, which it imports once per process: as a layer on
-// the base image with the digest from or, if from is "", as the only layer. The layer
-// contains every mount point, because the snapshot is mounted read-only. To detect a
-// change during the import, image compares the stored layer with the imported one and, if
-// this process can mount the snapshot, verifies the digest of the program in the mount. It
-// returns a *program.MissingInterpreter if the base image does not have the interpreter of
-// a script.
+// image returns the image of a program, which it imports once per process: as a layer on the
+// base image with the digest from or, if from is "", as the only layer. The layer contains
+// every mount point, because the snapshot is mounted read-only. To detect a change during the
+// import, image compares the stored layer with the imported one. If this process can mount the
+// snapshot, image also verifies the digest of the program in the mount, and returns a
+// *program.MissingInterpreter if the base image does not have the interpreter of a script.
 func (r *Runner) image(ctx context.Context, p *program.Program, from string) (*image, error) {
 	id := imageID{p.Digest, from}
 	if img := r.known(id); img != nil {
@@ -202,8 +201,8 @@ func interpreterIn(root string, p *program.Program) error {
 }
 
 // layerOf returns the root file system of a program as a tar archive: the mount points,
-// the launcher and the listener if this architecture has them, the program and, for a
-// script that does not run on a base image, its interpreter.
+// the launcher, the listener and the launcher behind the filter if this architecture has them,
+// the program and, for a script that does not run on a base image, its interpreter.
 func layerOf(p *program.Program) ([]byte, error) {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)
@@ -227,6 +226,9 @@ func layerOf(p *program.Program) ([]byte, error) {
 	if launcher := launcherELF(runtime.GOARCH); launcher != nil {
 		bodies[strings.TrimPrefix(launcherPath, "/")] = launcher
 		bodies[strings.TrimPrefix(listenerPath, "/")] = listenerELF(runtime.GOARCH)
+		if filtered := filteredELF(); filtered != nil {
+			bodies[strings.TrimPrefix(filteredPath, "/")] = filtered
+		}
 	}
 	for name, p := range files {
 		var err error
@@ -249,8 +251,9 @@ func layerOf(p *program.Program) ([]byte, error) {
 	return layer.Bytes(), nil
 }
 
-// dirMode returns the permissions of a mount point in a layer. The runtime gives them to
-// the file system that it mounts there, so that every user id can write to /tmp and /work.
+// dirMode returns the permissions of a folder in a layer. The runtime gives those of a mount
+// point to the file system that it mounts there, so that every user id can write to /tmp and
+// /work.
 func dirMode(name string) int64 {
 	if name == "tmp" || name == "work" {
 		return 0o1777

@@ -21,11 +21,18 @@ const (
 	launcherPath      = "/pack/launcher"
 	launcherMemory    = 0x600000
 	launcherCodeAt    = 0x400000
-	launcherMax       = 1 << 20 // maximum size of a message in bytes
+	launcherEntry     = launcherCodeAt + elfHeader + 3*elfSegment // address of the first instruction
+	launcherMax       = 1 << 20                                   // maximum size of a message in bytes
 	launcherHeader    = 24
 	launcherPage      = 64 << 10 // largest page size of the architectures
 	launcherFailed    = 125
 	launcherNoProgram = 127
+)
+
+// Sizes of the file header and of a program header in an ELF file of 64 bits.
+const (
+	elfHeader  = 64
+	elfSegment = 56
 )
 
 // launchers holds, by GOARCH, the ELF machine number and the launcher's machine code.
@@ -51,16 +58,16 @@ func elf(machine uint16, code []byte) []byte {
 	if code == nil {
 		return nil
 	}
-	const header, segment = 64, 56
 	type phdr struct {
 		Type, Flags                              uint32
 		Off, VAddr, PAddr, FileSize, Size, Align uint64
 	}
+	const header, segment = elfHeader, elfSegment
 	size := uint64(header + 3*segment + len(code))
 	var b bytes.Buffer
 	b.Write([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}) // 64 bits, little-endian
 	for _, v := range []any{
-		uint16(2), machine, uint32(1), uint64(launcherCodeAt + header + 3*segment), // static executable, version, entry
+		uint16(2), machine, uint32(1), uint64(launcherEntry), // static executable, version, entry
 		uint64(header), uint64(0), uint32(0), uint16(header), uint16(segment), uint16(3), uint16(0), uint16(0), uint16(0),
 		phdr{1, 5, 0, launcherCodeAt, launcherCodeAt, size, size, launcherPage},     // PT_LOAD, read and execute: this file
 		phdr{1, 6, 0, launcherMemory, launcherMemory, 0, launcherMax, launcherPage}, // PT_LOAD, read and write: the message

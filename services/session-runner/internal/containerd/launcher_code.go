@@ -1,6 +1,6 @@
 package containerd
 
-// launcherAMD64 is the launcher (see launcher.go) for amd64. It can be anywhere in memory.
+// launcherAMD64 is the launcher (see launcher.go) for amd64. It is position-independent.
 var launcherAMD64 = []byte{
 	0xbb, 0x00, 0x00, 0x60, 0x00, //             mov    ebx, 0x600000    ; launcherMemory
 	0x41, 0xbc, 0x18, 0x00, 0x00, 0x00, //       mov    r12d, 24         ; bytes to read: first the header

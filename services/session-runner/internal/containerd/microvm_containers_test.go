@@ -74,8 +74,8 @@ func TestMicroVM(t *testing.T) {
 	}
 }
 
-// TestOthers shows that the containers which an instance left, and a shim that containerd
-// does not know, are listed and removed by another instance of the mesh, and that no container
+// TestOthers shows that the containers which an instance left, and a shim of which containerd
+// has no record, are listed and removed by another instance of the mesh, and that no container
 // is removed that was created after they were listed or is in the namespace of another mesh.
 func TestOthers(t *testing.T) {
 	d, p := startDaemon(t), probe(t)

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// TestOpenImageDuringBuild checks that an image which was opened before can be used while
-// another one is imported, also if a third caller waits for that.
+// TestOpenImageDuringBuild checks that OpenImage returns an image that was opened before while
+// another image is imported and another caller waits for that import, and that this caller then
+// gets the imported image.
 func TestOpenImageDuringBuild(t *testing.T) {
-	h := &Holder{r: &Runner{}, store: &Store{}, images: map[string]*HeldImage{"sha256:a": {Digest: "sha256:a"}}}
+	h := &Holder{r: &Runner{}, store: &Store{}, exists: func(*HeldImage) bool { return true }, images: map[string]*HeldImage{"sha256:a": {Digest: "sha256:a"}}}
 	h.store.building.Lock() // the import
 	waits := make(chan *HeldImage)
 	go func() {

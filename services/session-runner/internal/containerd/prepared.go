@@ -79,6 +79,9 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	argv := prog.Argv()
 	if c.launcher {
 		argv, env = []string{launcherPath}, nil
+		if p.runtime == "" && filteredELF() != nil { // the kernel of a virtual machine may have no filters
+			argv = []string{filteredPath}
+		}
 	}
 	if p.egress {
 		c.way = wayOut(filepath.Join(r.fifoDir, "egress-"+id))

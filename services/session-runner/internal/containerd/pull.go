@@ -110,9 +110,9 @@ func (g *Registries) client() (*http.Client, error) {
 }
 
 // Pull adds an image from a registry and unpacks it. containerd compares each blob with its
-// digest. A reference without a digest is ErrUnpinned unless unpinned is true; the image is
-// then the one that the registry has under the tag, and its digest is in the result. The
-// image is found by its digest alone, as after Import. Pull is cancelled when ctx is done.
+// digest. If ref has no digest, Pull returns ErrUnpinned unless unpinned is true; it then adds
+// the image that the registry has under the tag, whose digest is in the result. The image is
+// found by its digest alone, as after Import. Pull is cancelled when ctx is done.
 func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bool) (Image, error) {
 	host, digest, err := g.parse(ref)
 	if err != nil {
@@ -255,18 +255,18 @@ func (s *Store) copyFrom(ctx, there context.Context, root v1.Descriptor) error {
 	return err
 }
 
-// Remains are the containers, tasks, temporary snapshots and shims in the namespace of
+// Remains are the containers, tasks, temporary snapshots, shims and bundles in the namespace of
 // another instance.
 type Remains struct {
 	Namespace string
 	r         *Runner
-	ids       []string // of containers, tasks, temporary snapshots, and containers of shims
+	ids       []string // of containers, tasks, temporary snapshots, and containers of shims and bundles
 }
 
 // Others returns, for each namespace of another instance of the mesh, the containers,
-// tasks and temporary snapshots in it, and the shims that this process sees. It omits
-// namespaces without any. The instance may
-// still run; the caller must check that before it calls Remove.
+// tasks and temporary snapshots in it, and the shims and bundles that this process sees. It
+// omits namespaces without any. The instance may still run; the caller must check that before
+// it calls Remove.
 func Others(r *Runner) ([]Remains, error) {
 	ctx := r.ctx(context.Background())
 	all, err := r.client.NamespaceService().List(ctx)
@@ -283,9 +283,12 @@ func Others(r *Runner) ([]Remains, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range shims(r.socket, ns) { // containerd may not know them
+		for _, s := range shims(r.socket, ns) { // containerd may have no record of them
 			ids = append(ids, s.id)
 			_ = s.file.Close()
+		}
+		for _, path := range bundles(bundleFolders(r.socket, ns)) {
+			ids = append(ids, bundleID(path))
 		}
 		if len(ids) > 0 {
 			out = append(out, Remains{ns, r, ids})

@@ -28,8 +28,8 @@ func TestWithoutURL(t *testing.T) {
 	}
 }
 
-// TestParse checks which references Pull accepts, and that the error for another one states
-// the correct form.
+// TestParse checks which references Pull accepts, and that the errors for others state the
+// problem.
 func TestParse(t *testing.T) {
 	g, err := ParseRegistries([]string{"registry.test:5000"}, "")
 	if err != nil {
@@ -77,8 +77,8 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// TestParseReference checks the digest of references with tags, and which references are
-// errors because they have neither a tag nor a digest.
+// TestParseReference checks the digests of valid references, and the errors for references
+// without a valid tag or digest, for another registry, and if there are no registries.
 func TestParseReference(t *testing.T) {
 	g, err := ParseRegistries([]string{"images.test:5000"}, "")
 	if err != nil {

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
-	"github.com/containerd/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,13 +36,9 @@ func sweepShims(ctx context.Context, r *Runner) error {
 			_ = s.file.Close()
 		}
 	}()
-	running, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{}) // after the shims were found
+	known, err := knownTasks(ctx, r) // read after the shims, so that it has the task of every shim found
 	if err != nil {
-		return errdefs.FromGRPC(err)
-	}
-	known := map[string]bool{}
-	for _, t := range running.Tasks {
-		known[t.ID] = true
+		return err
 	}
 	var problems []error
 	for _, s := range found {
@@ -86,25 +81,39 @@ func shims(socket, ns string) (out []shim) {
 	return out
 }
 
-// shimID returns the id of the container of a shim, given the file with its command line. It
-// returns "" if that is not the command line of a shim of the daemon and the namespace.
-func shimID(path, socket, ns string) string {
+// command is the command line of a shim.
+type command struct {
+	namespace, address, id string // address is the path of the daemon's socket
+	delete                 bool   // the process is no shim: it removes what a killed shim left
+}
+
+// shimCommand returns the command line in a file of procfs, or the zero command if it is not
+// that of a shim.
+func shimCommand(path string) (c command) {
 	line, err := os.ReadFile(path)
 	if err != nil {
-		return "" // it has ended
+		return c // it has ended
 	}
 	args := strings.Split(string(line), "\x00")
 	if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") {
-		return ""
+		return c
 	}
 	value := map[string]string{}
 	for i := 1; i+1 < len(args); i++ {
 		value[args[i]] = args[i+1]
 	}
-	if value["-namespace"] != ns || value["-address"] != socket {
+	return command{namespace: value["-namespace"], address: value["-address"], id: value["-id"], delete: slices.Contains(args, "delete")}
+}
+
+// shimID returns the id of the container of a shim, given the file with its command line. It
+// returns "" if that is not the command line of a shim of the daemon and the namespace.
+// containerd's commands "delete" are no shims.
+func shimID(path, socket, ns string) string {
+	c := shimCommand(path)
+	if c.namespace != ns || c.address != socket || c.delete {
 		return ""
 	}
-	return value["-id"]
+	return c.id
 }
 
 // kill kills the shim and the processes in the control group of its container, and waits until

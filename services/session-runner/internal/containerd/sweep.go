@@ -17,8 +17,8 @@ import (
 // sweepEvery is the time between two sweeps.
 const sweepEvery = time.Minute
 
-// sweeps removes, every sweepEvery until ctx is done, what earlier runs have left, and the
-// prepared containers of profiles that were not used for idleTime.
+// sweeps calls sweep every sweepEvery until ctx is done. Before each call, it removes the prepared
+// containers of profiles that were not used for idleTime.
 func (r *Runner) sweeps(ctx context.Context) {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
@@ -35,10 +35,11 @@ func (r *Runner) sweeps(ctx context.Context) {
 	}
 }
 
-// sweep removes every container, task, shim and temporary snapshot in the namespace that no run
-// or prepared container of this process has, and control groups that a killed shim left.
-// It does not touch other namespaces. It continues after an error, unless it cannot list
-// the containers, and returns all errors.
+// sweep removes every container, task, shim, bundle and temporary snapshot in the namespace for
+// which keeps returns false, except the snapshots whose names begin with checkPrefix. It also
+// removes the control groups that a killed shim, or the command "delete" after it, has left, with
+// the processes in them. It does not touch other namespaces. It continues after an error, unless
+// it cannot list the containers, and returns all errors.
 func (r *Runner) sweep(ctx context.Context) error {
 	list, err := r.client.Containers(ctx)
 	if err != nil {
@@ -73,8 +74,14 @@ func (r *Runner) sweep(ctx context.Context) error {
 		ok(sn.Remove(ctx, name))
 	}
 	if r.socket != "" { // a simulated daemon has no shims or control groups
+		folders := bundleFolders(r.socket, r.ns) // read before the shims end, because it finds folders through them
 		ok(sweepShims(ctx, r))
-		r.sweepGroups()
+		awaitDeletes(r)
+		lost, err := lostBundles(ctx, r, folders)
+		if ok(err); err == nil {
+			r.sweepGroups(lost)
+		}
+		ok(sweepBundles(ctx, r, folders))
 	}
 	return errors.Join(problems...)
 }
@@ -131,8 +138,8 @@ func (r *Runner) sweepTasks(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// sweepLeases deletes the leases of imports that an earlier process did not finish. It
-// must not run while this process imports an image.
+// sweepLeases deletes all leases of the namespace: those of imports that an earlier process did not
+// finish. It must not run while this process imports an image.
 func (r *Runner) sweepLeases(ctx context.Context) error {
 	service := r.client.LeasesService()
 	all, err := service.List(ctx)
@@ -146,16 +153,21 @@ func (r *Runner) sweepLeases(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// sweepGroups removes what killed shims leave and containerd has no request for: empty
-// control groups of the namespace, and states of runc whose containers have no control
-// group any more. It has no effect where this process does not see these files.
-func (r *Runner) sweepGroups() {
+// sweepGroups removes the remains of killed shims that no request to containerd removes: control
+// groups of the namespace, after it has killed their processes, and states of runc whose
+// containers have no control group any more. It kills the processes only in the groups of the
+// containers in lost, since another daemon on the host can have the same namespace. It has no
+// effect where this process does not see these files.
+func (r *Runner) sweepGroups(lost map[string]bool) {
 	alive := map[string]bool{}
 	for _, pattern := range []string{"/sys/fs/cgroup/" + r.ns + "/*", "/sys/fs/cgroup/*/" + r.ns + "/*"} {
 		groups, _ := filepath.Glob(pattern)
 		for _, g := range groups {
 			id := filepath.Base(g)
-			if r.keeps(id) || os.Remove(g) != nil && isDir(g) { // Remove fails if a process is in the group
+			if !isDir(g) {
+				continue
+			}
+			if r.keeps(id) || !removeGroup(g, lost[id]) {
 				alive[id] = true
 			}
 		}
@@ -166,6 +178,16 @@ func (r *Runner) sweepGroups() {
 			_ = os.RemoveAll(s)
 		}
 	}
+}
+
+// removeGroup removes a control group, whose processes it kills first if kill is true. It
+// reports whether the group does not exist any more.
+func removeGroup(path string, kill bool) bool {
+	if os.Remove(path) != nil && kill { // Remove fails if a process is in the group
+		emptyGroup(path)
+		_ = os.Remove(path)
+	}
+	return !isDir(path)
 }
 
 // runcStates is the folder in which runc stores its states for containerd, by namespace.

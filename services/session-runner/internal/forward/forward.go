@@ -35,12 +35,12 @@ type Forwarder struct {
 	bytes    atomic.Int64
 }
 
-// Start listens on Address in the network namespace ns, and copies each connection to the
-// unix socket with the given path until Close is called. The loopback device of the
-// namespace is up when Start returns without an error. The caller can close ns then.
-// Start returns an error if ns is the namespace of this process, if the path is not that
-// of a socket, or if this process lacks a capability that it needs: CAP_SYS_ADMIN, and
-// CAP_NET_ADMIN if the loopback device is down.
+// Start listens on Address in the network namespace ns, and copies each connection to the unix
+// socket with the given path until Close is called. The loopback device of the namespace is up when
+// Start returns without an error. The caller can close ns then. Start returns an error if ns is the
+// namespace of this process, if the path is not that of a socket, if Address is in use in ns, or if
+// this process lacks a capability that it needs: CAP_SYS_ADMIN, and CAP_NET_ADMIN if the loopback
+// device is down.
 func Start(ns *os.File, socket string) (*Forwarder, error) {
 	if err := check(socket); err != nil {
 		return nil, err
@@ -62,9 +62,9 @@ func Start(ns *os.File, socket string) (*Forwarder, error) {
 	return serve(l, socket), nil
 }
 
-// Serve copies each connection of a listener, which is in the network namespace of a
-// sandbox, to the unix socket with the given path until Close is called, which also closes
-// the listener. It returns an error if the path is not that of a socket.
+// Serve copies each connection of a TCP listener, which is in the network namespace of a sandbox,
+// to the unix socket with the given path until Close is called, which also closes the listener. It
+// returns an error, and does not close the listener, if the path is not that of a socket.
 func Serve(l net.Listener, socket string) (*Forwarder, error) {
 	if err := check(socket); err != nil {
 		return nil, err

@@ -244,9 +244,9 @@ func TestMaxConns(t *testing.T) {
 	accept()
 }
 
-// TestClose checks that Close ends connections that transfer data, connections that do
-// not, and those for which the unix socket accepts no connection, and that no goroutine,
-// descriptor or network namespace is left.
+// TestClose checks that a connection ends if the unix socket cannot be reached, that Close ends
+// connections that transfer data and connections that do not, and that afterwards no goroutine or
+// descriptor is left, and no thread in another network namespace.
 func TestClose(t *testing.T) {
 	goroutines, files := runtime.NumGoroutine(), descriptors(t)
 	for range 20 {

@@ -87,14 +87,15 @@ func loopbackUp() error {
 	return nil
 }
 
-// Process returns the folder in /proc of a process. Files that are opened through it
-// belong to that process, even if another process has got its id meanwhile: if the
-// process has ended, they cannot be opened.
+// Process opens the folder in /proc of a process, which the caller must close. Files that are
+// opened through it belong to that process, even if another process has got its id meanwhile:
+// if the process has ended, they cannot be opened.
 func Process(pid int) (*os.File, error) {
 	return open(unix.AT_FDCWD, fmt.Sprintf("/proc/%d", pid), unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// Namespace opens the network namespace of a process, given its folder in /proc.
+// Namespace opens the network namespace of a process, given its folder in /proc. The caller
+// must close the result.
 func Namespace(process *os.File) (*os.File, error) {
 	return open(int(process.Fd()), "ns/net", unix.O_RDONLY)
 }

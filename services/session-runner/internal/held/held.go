@@ -126,9 +126,9 @@ func (s *Sandbox) May(tenant, actor, session string) bool {
 // Expires returns the time at which the maximum life of the sandbox has passed.
 func (s *Sandbox) Expires() time.Time { return s.Created.Add(ms(s.Data.LifeMS)) }
 
-// Due returns the reason for which the sandbox must end at a time, or "". used is the time
-// of its last use that its instance has noted, which may be later than s.Used; the later
-// of the two counts. A sandbox in which a command runs is not idle.
+// Due returns the reason for which the sandbox must end at the time now, or "". Its idle time
+// begins at the later of s.Used and used, the time of the last use that the instance has
+// noted, which may not be recorded. A sandbox in which a command runs is not idle.
 func (s *Sandbox) Due(now, used time.Time) string {
 	switch {
 	case s.Ended != "":

@@ -134,7 +134,8 @@ func TestEvolve(t *testing.T) {
 
 // TestView shows whose calls may use a sandbox, which one is the current one of a session,
 // that the limits count open sandboxes that were created earlier, in the tenant or on the
-// instance, and that Trim removes those that ended before the given time.
+// instance, and that Trim removes those that had ended for longer than Remember at the time of
+// the newest event.
 func TestView(t *testing.T) {
 	var v View
 	for i, e := range []*contract.Event{created("t", "sb-1", "r-1", 0), created("t", "sb-2", "r-1", 1), created("u", "sb-3", "r-1", 2), created("t", "sb-4", "r-2", 3), ended("sb-1", Idle, 4)} {
@@ -159,11 +160,14 @@ func TestView(t *testing.T) {
 	if c := v.Current("t", "alice", "s-1"); c == nil || c.ID != "sb-2" {
 		t.Errorf("after the end of the newest sandbox, the current one is %+v", c)
 	}
-	v.Trim(noon.Add(4 * time.Second))
+	hour := int(Remember / time.Second)
+	v.Apply(7, created("t", "sb-5", "r-1", 4+hour))
+	v.Trim()
 	if v.Get("t", "sb-1") == nil {
 		t.Error("trimmed too early")
 	}
-	v.Trim(noon.Add(5 * time.Second))
+	v.Apply(8, created("t", "sb-6", "r-1", 5+hour))
+	v.Trim()
 	if v.Get("t", "sb-1") != nil || v.Get("t", "sb-2") == nil {
 		t.Error("trim")
 	}
@@ -191,8 +195,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAbandoned shows that a sandbox that has not ended is abandoned from LostAfter
-// after the end of its life on.
+// TestAbandoned shows that a sandbox is abandoned once LostAfter has passed since the end of its
+// life, unless it has ended.
 func TestAbandoned(t *testing.T) {
 	s := fold(created("t", "sb-1", "r-1", 0))
 	if late := s.Expires().Add(LostAfter); s.Abandoned(late.Add(-time.Millisecond)) || !s.Abandoned(late) || Evolve(s, 2, ended("sb-1", Life, 60)).Abandoned(late) {

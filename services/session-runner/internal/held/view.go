@@ -15,16 +15,21 @@ var Names = []string{contract.EventSandboxCreated, contract.EventSandboxAdopted,
 // MaxLife is the maximum life of a held sandbox.
 const MaxLife = 24 * time.Hour
 
-// Remember is the time for which a view contains a sandbox that has ended.
+// Remember is the minimum time for which a view contains a sandbox that has ended, by the times of
+// the events that it has applied.
 const Remember = time.Hour
 
-// History is the age of the oldest event that a view needs. An older sandbox has ended,
-// and its end is recorded, or was due to be recorded while no instance ran.
+// History is how long before the newest event of any sandbox a view must begin to read. The life
+// of a sandbox that was created earlier is over, and the view need not contain it, even if no
+// instance ran that could record its end.
 const History = MaxLife + LostAfter + Remember
 
-// View holds the held sandboxes of all tenants. It is not safe for concurrent use.
+// View holds the held sandboxes of all tenants. It reads no clock: which sandboxes it removes
+// depends on the times of its events alone. It is not safe for concurrent use.
 type View struct {
-	all map[key]*Sandbox
+	all    map[key]*Sandbox
+	newest time.Time // of the events that were applied
+	trim   int       // number of sandboxes above which Apply calls Trim
 }
 
 type key struct{ tenant, id string }
@@ -34,11 +39,21 @@ func (v *View) Apply(seq uint64, e *contract.Event) {
 	if v.all == nil {
 		v.all = map[key]*Sandbox{}
 	}
+	if at, err := contract.ParseTime(e.Time); err == nil && at.After(v.newest) {
+		v.newest = at
+	}
 	k := key{e.Tenant, e.Key}
 	if s := Evolve(v.all[k], seq, e); s != nil {
 		v.all[k] = s
 	}
+	if len(v.all) > v.trim {
+		v.Trim()
+		v.trim = 2*len(v.all) + minTrim
+	}
 }
+
+// minTrim is the least number of sandboxes that Apply adds between two calls of Trim.
+const minTrim = 256
 
 // Get returns a sandbox, or nil. The caller must not change it; later events do not
 // change it either.
@@ -54,9 +69,16 @@ func (v *View) Open(id string) bool {
 	return false
 }
 
-// Trim removes the sandboxes that ended before a time.
-func (v *View) Trim(before time.Time) {
-	maps.DeleteFunc(v.all, func(_ key, s *Sandbox) bool { return s.Ended != "" && s.EndedAt.Before(before) })
+// Trim removes the sandboxes that had ended for longer than Remember at the time of the newest
+// event.
+func (v *View) Trim() {
+	maps.DeleteFunc(v.all, func(_ key, s *Sandbox) bool { return v.forgotten(s) })
+}
+
+// forgotten reports whether a sandbox had ended for longer than Remember at the time of the
+// newest event.
+func (v *View) forgotten(s *Sandbox) bool {
+	return s.Ended != "" && s.EndedAt.Before(v.newest.Add(-Remember))
 }
 
 // List returns the sandboxes for which a function returns true, in the order of their

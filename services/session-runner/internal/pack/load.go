@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
@@ -112,7 +113,11 @@ func (l *loader) load(file string) (Pack, error) {
 	if err != nil {
 		return Pack{}, err
 	}
-	return l.make(m, file, name)
+	p, err := l.make(m, file, name)
+	if m.Name != name && m.Name != strings.TrimPrefix(name, "cmd.") {
+		p.Stated = m.Name
+	}
+	return p, err
 }
 
 // make seals the program of a pack and returns the pack.
@@ -130,7 +135,7 @@ func (l *loader) make(m *manifest, file, name string) (Pack, error) {
 		return Pack{}, err
 	}
 	tool, err := m.tool(name, image, sealed.Digest)
-	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool, Examples: m.Examples}, err
+	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool, Digest: contract.Digest(&tool), Artifacts: m.Artifacts, Inputs: m.Inputs, Progress: m.Progress, Examples: m.Examples}, err
 }
 
 // seal returns the program of a file, which it reads once.

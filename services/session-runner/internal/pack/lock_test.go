@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestImages checks which images a manifest may name, and what the tool document then
-// contains, and that a lock file with an invalid digest is an error.
+// TestImages checks which images a manifest may name, and the image and tier in the resulting
+// tool document; that a lock file with a malformed line is an error; and that a later folder's
+// lock file replaces the names of an earlier one.
 func TestImages(t *testing.T) {
 	const one, two = "sha256:1111111111111111111111111111111111111111111111111111111111111111", "sha256:2222222222222222222222222222222222222222222222222222222222222222"
 	dir := t.TempDir()
@@ -43,8 +44,23 @@ func TestImages(t *testing.T) {
 			t.Errorf("%s: %+v %v", c.manifest, packs, problems)
 		}
 	}
-	write(t, dir, LockFile, "image python sha256:1\n", 0o644)
-	if _, err := ReadLock(dir); err == nil {
-		t.Error("a lock file with an invalid digest was read")
+	for body, want := range map[string]string{
+		"image python sha256:1\n":           "line 1",
+		"\n# x\nimage Python " + one + "\n": "line 3",
+		"image python\n":                    "line 1: want image NAME DIGEST",
+	} {
+		write(t, dir, LockFile, body, 0o644)
+		if _, err := ReadLock(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", body, err, want)
+		}
+	}
+	other := t.TempDir()
+	write(t, dir, LockFile, "image a "+one+"\nimage b "+one+"\n", 0o644)
+	write(t, other, LockFile, "image b "+two+"\n", 0o644)
+	if lock, err := ReadLock(dir, other); err != nil || lock["a"] != one || lock["b"] != two {
+		t.Error(lock, err)
+	}
+	if _, err := ReadLock(dir + "/" + LockFile); err == nil {
+		t.Error("a file was read as a folder")
 	}
 }

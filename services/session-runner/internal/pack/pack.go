@@ -34,8 +34,13 @@ type Pack struct {
 	Program *program.Program // the sealed executable
 	Env     []string
 	Tool    contract.Tool
+	Digest  string // digest of Tool
+	Stated  string // name in the manifest if it differs from that of the file, which the pack has; otherwise empty
 
-	Examples []Example // of the manifest
+	Artifacts []Artifact // members of the output that are stored as artifacts
+	Inputs    []Input    // arguments that are artifacts whose content the program receives
+	Progress  bool       // lines of the program's standard error report its progress
+	Examples  []Example  // of the manifest
 }
 
 // manifest holds the members of a file NAME.pack.yaml or NAME.helmdeck-pack.yaml. For
@@ -59,6 +64,7 @@ type manifest struct {
 	Image          string                `yaml:"image"`    // image in which the program runs: NAME, NAME@DIGEST or DIGEST
 	DiskMiB        int64                 `yaml:"disk_mib"` // size of each writable folder of the sandbox
 	Rerunnable     bool                  `yaml:"rerunnable"`
+	Progress       bool                  `yaml:"progress"`     // the program reports its progress
 	Class          string                `yaml:"class"`        // class of the effect, from E0 (read-only) to E4 (irreversible)
 	Labels         []string              `yaml:"labels"`       // labels (data classes) of the output
 	EgressHosts    []string              `yaml:"egress_hosts"` // hosts to which the pack connects
@@ -69,8 +75,10 @@ type manifest struct {
 		EgressBytes   int64 `yaml:"egress_bytes"`
 		Tokens        int64 `yaml:"tokens"`
 	} `yaml:"reserve"`
-	Secrets  []secretOf `yaml:"secrets"`
-	Examples []Example  `yaml:"examples"`
+	Secrets   []secretOf `yaml:"secrets"`
+	Artifacts []Artifact `yaml:"artifacts"`
+	Inputs    []Input    `yaml:"artifact_inputs"`
+	Examples  []Example  `yaml:"examples"`
 }
 
 // Example is an example of a call in a manifest, for documentation and `binnacle pack
@@ -116,10 +124,10 @@ var (
 // Discover reads every pack in dir, resolves the names of images with lock, and returns
 // the packs sorted by name. It omits an invalid pack and returns its error in problems,
 // because the pack must not run with weaker limits than its author intended. If several
-// packs have the same name, it omits all of them and adds an error to problems. It
-// ignores manifests without the member program, files that are not regular, files that
-// such a manifest names as its program, and files that are neither executable nor named
-// *.wasm. If dir cannot be read, problems contains only that error.
+// packs have the same name, it omits all of them and adds an error to problems. A manifest
+// with the member program is a pack, and so is each regular file that is executable or named
+// *.wasm, unless it is a manifest or a manifest names it as its program. If dir cannot be
+// read, problems contains only that error.
 func Discover(dir string, lock Lock) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -302,9 +310,12 @@ const (
 	tierWASI      = "wasi"
 )
 
-// check returns an error if env, version, class, reserve or tier has an invalid value, or
-// if the tier does not permit the image or cannot run the file.
+// check returns an error if artifacts, artifact_inputs, env, version, class, reserve or tier has an
+// invalid value, or if the tier does not permit the image or cannot run the file.
 func (m *manifest) check(file string) error {
+	if err := errors.Join(checkArtifacts(m.Artifacts), checkInputs(m.Inputs)); err != nil {
+		return err
+	}
 	for _, e := range m.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
 			return fmt.Errorf("env: %q is not of the form NAME=value", e)

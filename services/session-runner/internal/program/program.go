@@ -93,7 +93,7 @@ func read(path string) (*Program, []byte, error) {
 }
 
 // firstLine returns the path of a script's interpreter and the argument for it from the
-// script's first line, of which the first 4 KiB count.
+// script's first line. It ignores what is not in the first 4 KiB of the script.
 func firstLine(body []byte) (path, arg string) {
 	line, _, _ := bytes.Cut(body[2:min(len(body), 4096)], []byte("\n"))
 	path, arg, _ = strings.Cut(strings.TrimSpace(string(line)), " ")

@@ -89,7 +89,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 // TestOpenInImage checks that the interpreter of a program in an image is not looked for on
-// this host, and that a program that cannot be read is an error.
+// this host, and that the error for a file that does not exist is fs.ErrNotExist.
 func TestOpenInImage(t *testing.T) {
 	for body, want := range map[string][2]string{"#!/no/such/sh -e\nx": {"/no/such/sh", "-e"}, "#!/bin/sh\n": {"/bin/sh", ""}, "\x7fELF": {}} {
 		p, err := OpenInImage(file(t, body))
@@ -107,7 +107,8 @@ func TestOpenInImage(t *testing.T) {
 }
 
 // TestInterpreter checks that a script is opened with its interpreter, and that Problem
-// names the interpreter if it is missing or cannot be used.
+// returns a MissingInterpreter with the reason if the interpreter is missing or cannot be
+// used.
 func TestInterpreter(t *testing.T) {
 	static, err := os.Executable() // the test binary is linked statically (CGO_ENABLED=0)
 	if err != nil {

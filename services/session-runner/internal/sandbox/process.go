@@ -126,7 +126,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	}
 	cmd := command(extra)
 	cmd.Stdin = bytes.NewReader(s.Stdin)
-	stdout, stderr := &Capped{Max: s.Limits.OutputBytes}, &Capped{Max: StderrMax}
+	stdout, stderr := &Capped{Max: s.Limits.OutputBytes}, NewStderr(&s)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 
 	// Pdeathsig is sent when the thread that started the child ends, so keep this
@@ -143,7 +143,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	}
 	timedOut, werr := wait(ctx, cmd, time.Duration(s.Limits.WallMS)*time.Millisecond)
 	sent := stop()
-	out := Outcome{Exit: cmd.ProcessState.ExitCode(), Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, TimedOut: timedOut, OOM: cg.oom(), Usage: usageOf(cg, cmd.ProcessState, sent)}
+	out := Outcome{Exit: cmd.ProcessState.ExitCode(), Stdout: stdout.Buf, Stderr: stderr.Bytes(), Overflow: stdout.Over, TimedOut: timedOut, OOM: cg.oom(), Usage: usageOf(cg, cmd.ProcessState, sent)}
 	out.Attest = contract.Attestation{Enforced: enforced(s, cg, fact), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: p.Tier()}
 	return out, failure(status, werr)
 }
@@ -168,9 +168,10 @@ func (p Process) user(doc *setup) (fact string, release func(), err error) {
 }
 
 // begin adds the child to its cgroup, starts the forwarder of a run with egress, and then
-// sends the setup. The child waits for the setup, so no part of the program runs without
-// limits. begin returns the function that ends the forwarder (see Egress.Forward). If a
-// step fails, the forwarder is ended and the child is killed.
+// sends the setup. If way is not nil, it sends the setup first, because the forwarder then
+// needs the listener that the child sends. The child waits for the setup, so no part of the
+// program runs without limits. begin returns the function that ends the forwarder (see
+// Egress.Forward). If a step fails, the forwarder is ended and the child is killed.
 func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup, e *Egress, way *handed) (stop func() int64, err error) {
 	defer func() {
 		to.Close()

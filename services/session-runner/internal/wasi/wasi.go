@@ -104,7 +104,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	defer cancel()
 	mem := &memory{max: uint64(s.Limits.MemoryMiB) << 20}
 	stdout := &stopping{Capped: sandbox.Capped{Max: s.Limits.OutputBytes}, stop: cancel}
-	stderr := &sandbox.Capped{Max: sandbox.StderrMax}
+	stderr := sandbox.NewStderr(&s)
 	// The program runs on the locked thread, so the CPU time of the thread is that of
 	// the run.
 	runtime.LockOSThread()
@@ -114,7 +114,7 @@ func (r *Runner) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, erro
 	runtime.UnlockOSThread()
 	out := sandbox.Outcome{Usage: contract.Usage{CPUMillis: int64((used + time.Millisecond - 1) / time.Millisecond), MemoryPeakBytes: int64(mem.peak),
 		Measured: []string{contract.MeasureCompute, contract.MeasureEgress, contract.MeasureMemory}},
-		Stdout: stdout.Buf, Stderr: stderr.Buf, Overflow: stdout.Over, OOM: err != nil && mem.refused,
+		Stdout: stdout.Buf, Stderr: stderr.Bytes(), Overflow: stdout.Over, OOM: err != nil && mem.refused,
 		Attest: contract.Attestation{Enforced: []string{"no_files", "no_network", "no_arguments", "program:compiled", "memory", "output_bytes", "wall_clock", "deterministic_clock", "deterministic_randomness"},
 			ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: "wasi"}}
 	var exit *sys.ExitError
@@ -152,7 +152,7 @@ func (r *Runner) start(ctx context.Context, mem *memory, module wazero.CompiledM
 
 // config returns the configuration of a module: its streams, environment variables,
 // clock and random numbers.
-func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Capped) wazero.ModuleConfig {
+func config(s sandbox.Spec, stdout *stopping, stderr *sandbox.Stderr) wazero.ModuleConfig {
 	clock := &clock{at: s.Time}
 	cfg := wazero.NewModuleConfig().WithName("").WithArgs("main").
 		WithStdin(bytes.NewReader(s.Stdin)).WithStdout(stdout).WithStderr(stderr).

@@ -19,7 +19,7 @@ var (
 	ErrNotFound    = errors.New("value not found")                         // the name or the version has no value
 	ErrDeleted     = errors.New("value is deleted and can be restored")    // Delete was called
 	ErrErased      = errors.New("value was erased")                        // Erase was called; nothing restores it
-	ErrConflict    = errors.New("value was changed meanwhile")             // Put expected another version
+	ErrConflict    = errors.New("value was changed meanwhile")             // Put expected another version, or others stored versions during Erase
 	ErrDenied      = errors.New("the store denies access")                 // the store's own permissions
 	ErrSealed      = errors.New("the store is sealed")                     // an operator has to unseal it
 	ErrUnavailable = errors.New("the store does not respond or is broken") // a change may have been made or not
@@ -32,8 +32,17 @@ func Retryable(err error) bool { return errors.Is(err, ErrSealed) || errors.Is(e
 // Any is the expected version of a Put that replaces whatever version is stored.
 const Any = -1
 
+// About describes a version. It is stored with the value and is not secret. Its times have
+// whole seconds.
+type About struct {
+	Type    string    // type of the value, which the store does not interpret; "" if it has none
+	Expires time.Time // when the version ceases to be valid; zero if never
+	Overlap time.Time // until when the version before this one remains valid too; zero if it does not
+}
+
 // Value is one version of a stored value. The caller owns Bytes.
 type Value struct {
+	About
 	Bytes       []byte
 	Version     int    // 1 or more
 	Fingerprint string // see Fingerprint
@@ -53,7 +62,7 @@ type Backend interface {
 	// one is stored, Put returns ErrConflict. The version is durable when Put returns nil.
 	// After ErrUnavailable it may be stored or not. A Put after Delete stores a version that
 	// is not deleted. After Erase, a Put that does not return ErrConflict returns ErrErased.
-	Put(ctx context.Context, owner, name string, value []byte, expect int) (version int, err error)
+	Put(ctx context.Context, owner, name string, value []byte, about About, expect int) (version int, err error)
 	// Get returns a version, or the newest if version is 0. It returns ErrNotFound if the
 	// version is not stored, ErrDeleted after Delete, and ErrErased after Erase.
 	Get(ctx context.Context, owner, name string, version int) (Value, error)
@@ -66,9 +75,9 @@ type Backend interface {
 	// Restore makes the versions readable that Delete has made unreadable. Its errors are
 	// those of Delete.
 	Restore(ctx context.Context, owner, name string) error
-	// Erase destroys all versions for ever. The name stays, so that its versions are never counted
-	// anew. Erase returns ErrNotFound if the name was never used, and nil if the value was erased
-	// before.
+	// Erase destroys all versions for ever. The name stays, so that no version number is used
+	// again. Erase returns ErrNotFound if the name was never used, nil if the value was erased
+	// before, and ErrConflict if other writers store versions during all its attempts.
 	Erase(ctx context.Context, owner, name string) error
 	// Names returns the owner's names, sorted, also those of deleted and erased values.
 	Names(ctx context.Context, owner string) ([]string, error)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/hashicorp/vault/api"
@@ -17,7 +18,8 @@ import (
 // KV stores values in Vault's key-value engine, under <prefix>/<folder>/<owner>/<name>. A
 // value that is valid UTF-8 is the member "value" of the entry, so that it can be read
 // and written with Vault's own tools; any other value is the member "value_base64", in
-// base64. An entry with the member "dynamic" names a path at which Vault issues
+// base64. The members "type", "expires" and "overlap" are those of backend.About, the times in
+// RFC 3339. An entry with the member "dynamic" names a path at which Vault issues
 // credentials; the broker does not write such entries.
 type KV struct {
 	client *Client
@@ -32,7 +34,36 @@ const (
 	memberText    = "value"
 	memberBase64  = "value_base64"
 	memberDynamic = "dynamic"
+	memberType    = "type"
+	memberExpires = "expires"
+	memberOverlap = "overlap"
 )
+
+// textOf returns the text of a time in an entry, "" for the zero time.
+func textOf(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// aboutOf returns the description in the data of an entry. The error is for a malformed
+// time, since a version whose end is not known must not count as valid for ever.
+func aboutOf(data map[string]any) (a backend.About, err error) {
+	a.Type, _ = data[memberType].(string)
+	for member, t := range map[string]*time.Time{memberExpires: &a.Expires, memberOverlap: &a.Overlap} {
+		v, given := data[member]
+		if !given {
+			continue
+		}
+		text, _ := v.(string)
+		if *t, err = time.Parse(time.RFC3339, text); err != nil {
+			return a, fmt.Errorf("the member %s is not a time of the form 2006-01-02T15:04:05Z", member)
+		}
+		*t = t.UTC()
+	}
+	return a, nil
+}
 
 // path returns the path of a name within the engine. Owner and name are tokens without a
 // slash.
@@ -45,12 +76,12 @@ func (k *KV) do(ctx context.Context, op func(ctx context.Context, kv *api.KVv2) 
 	return k.client.Do(ctx, func(ctx context.Context, a *api.Client) error { return op(ctx, a.KVv2(k.client.cfg.Mount)) })
 }
 
-// maxRaces is the maximum number of attempts of Put with backend.Any. An attempt fails if
-// another writer stores a version at the same time.
+// maxRaces is the maximum number of attempts of Put with backend.Any, and of Erase. An attempt
+// fails if another writer stores a version at the same time.
 const maxRaces = 20
 
 // Put implements backend.Backend.
-func (k *KV) Put(ctx context.Context, owner, name string, value []byte, expect int) (int, error) {
+func (k *KV) Put(ctx context.Context, owner, name string, value []byte, about backend.About, expect int) (int, error) {
 	for range maxRaces {
 		m, err := k.metadata(ctx, owner, name)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
@@ -66,7 +97,7 @@ func (k *KV) Put(ctx context.Context, owner, name string, value []byte, expect i
 		case m != nil && destroyed(m, newest): // check-and-set accepts a version after a destroyed one
 			return 0, backend.ErrErased
 		}
-		version, err := k.put(ctx, owner, name, value, newest)
+		version, err := k.put(ctx, owner, name, value, about, newest)
 		if err == nil && newest > 0 {
 			err = k.after(ctx, owner, name, newest, version)
 		}
@@ -99,10 +130,15 @@ func (k *KV) after(ctx context.Context, owner, name string, before, version int)
 	return backend.ErrErased
 }
 
-func (k *KV) put(ctx context.Context, owner, name string, value []byte, expect int) (version int, err error) {
+func (k *KV) put(ctx context.Context, owner, name string, value []byte, about backend.About, expect int) (version int, err error) {
 	data := map[string]any{memberText: string(value)}
 	if !utf8.Valid(value) {
 		data = map[string]any{memberBase64: base64.StdEncoding.EncodeToString(value)}
+	}
+	for member, text := range map[string]string{memberType: about.Type, memberExpires: textOf(about.Expires), memberOverlap: textOf(about.Overlap)} {
+		if text != "" {
+			data[member] = text
+		}
 	}
 	err = k.do(ctx, func(ctx context.Context, kv *api.KVv2) error {
 		s, err := kv.Put(ctx, k.path(owner, name), data, api.WithCheckAndSet(expect))
@@ -144,7 +180,10 @@ func (k *KV) Get(ctx context.Context, owner, name string, version int) (v backen
 	if v.Dynamic, _ = s.Data[memberDynamic].(string); v.Dynamic != "" {
 		return v, nil
 	}
-	if v.Bytes, err = valueOf(s.Data); err != nil {
+	if v.About, err = aboutOf(s.Data); err == nil {
+		v.Bytes, err = valueOf(s.Data)
+	}
+	if err != nil {
 		return v, fmt.Errorf("%w: %s: %w", backend.ErrNotFound, k.path(owner, name), err)
 	}
 	v.Fingerprint, err = backend.Fingerprint(k.kek, owner, v.Bytes)

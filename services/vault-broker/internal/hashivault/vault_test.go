@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/output"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend/backendtest"
@@ -31,13 +32,13 @@ func file(t *testing.T, name, text string) string {
 }
 
 // run returns the backend of a client that runs until the test ends, and the client's log.
-func run(t *testing.T, cfg Config) (*KV, *bytes.Buffer) {
+func run(t *testing.T, cfg Config) (*KV, *output.Buffer) {
 	t.Helper()
 	cfg.Mount, cfg.Prefix = "secret", "binnacle"
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 3 * time.Second
 	}
-	log := new(bytes.Buffer)
+	log := new(output.Buffer)
 	c, err := New(cfg, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +99,7 @@ func TestAppRole(t *testing.T) {
 	}
 	wrapped := file(t, "secret-id", s.SecretID(true))
 	k, log := run(t, Config{Address: s.Addr, RoleID: role, SecretIDFile: wrapped, Wrapped: true})
-	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.Any); err != nil {
+	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.About{}, backend.Any); err != nil {
 		t.Fatal(err)
 	}
 	first := k.client.api.Token()
@@ -125,7 +126,7 @@ func TestAppRole(t *testing.T) {
 	if _, err := other.Get(t.Context(), "t", "k", 0); !errors.Is(err, backend.ErrDenied) || !strings.Contains(err.Error(), "has been used or has expired") {
 		t.Error(err)
 	}
-	for _, l := range []*bytes.Buffer{log, otherLog} {
+	for _, l := range []*output.Buffer{log, otherLog} {
 		if b, _ := os.ReadFile(wrapped); strings.Contains(l.String(), strings.TrimSpace(string(b))) || strings.Contains(l.String(), first) {
 			t.Error("the log contains a credential")
 		}
@@ -155,7 +156,7 @@ func TestTokenFile(t *testing.T) {
 	first := s.Token(time.Hour)
 	path := file(t, "token", first)
 	k, _ := run(t, Config{Address: s.Addr, TokenFile: path, Timeout: time.Second})
-	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.Any); err != nil {
+	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.About{}, backend.Any); err != nil {
 		t.Fatal(err)
 	}
 	s.Do("POST", "auth/token/revoke", map[string]string{"token": first})
@@ -180,13 +181,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestFaults shows the error of each state of the server, that a read and a write fail
-// within 8 seconds together, and that the client then works again without a restart, with
-// what was stored before.
+// TestFaults shows the errors in several states of the server, that a read and a write then
+// fail within 8 seconds together, and that the client works again without a restart once the
+// server does, and reads the value that was stored before.
 func TestFaults(t *testing.T) {
 	s := server(t)
 	k, _ := run(t, Config{Address: s.Addr, TokenFile: file(t, "token", s.Token(time.Hour)), Timeout: time.Second})
-	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.Any); err != nil {
+	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.About{}, backend.Any); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -203,7 +204,7 @@ func TestFaults(t *testing.T) {
 		c.fail()
 		begin := time.Now()
 		_, read := k.Get(t.Context(), "t", "k", 0)
-		_, write := k.Put(t.Context(), "t", "k2", []byte("v"), 0)
+		_, write := k.Put(t.Context(), "t", "k2", []byte("v"), backend.About{}, 0)
 		if !errors.Is(read, c.want) || !errors.Is(write, c.want) {
 			t.Errorf("%s: reading %v, writing %v, want %v", c.name, read, write, c.want)
 		}
@@ -227,7 +228,7 @@ func TestTLS(t *testing.T) {
 	s.WritePolicy(vaulttest.Policy)
 	token := file(t, "token", s.Token(time.Hour))
 	k, _ := run(t, Config{Address: s.Addr, CA: ca, TokenFile: token})
-	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.Any); err != nil {
+	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.About{}, backend.Any); err != nil {
 		t.Error(err)
 	}
 	_, _, foreign := certificate(t)
@@ -252,14 +253,14 @@ func TestVariables(t *testing.T) {
 		t.Setenv(name, v)
 	}
 	k, _ := run(t, Config{Address: s.Addr, TokenFile: file(t, "token", s.Token(time.Hour))})
-	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.Any); err != nil {
+	if _, err := k.Put(t.Context(), "t", "k", []byte("v"), backend.About{}, backend.Any); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestFixtures tests what the test server does not offer, against a server that imitates
-// the API: the Kubernetes auth method, which needs a cluster, and namespaces, which need
-// Vault Enterprise or OpenBao. It checks the requests that the client sends, and that New
+// TestFixtures tests two features that the test server does not offer, against a server that
+// imitates the API: the Kubernetes auth method, which needs a cluster, and namespaces, which
+// need Vault Enterprise or OpenBao. It checks the requests that the client sends, and that New
 // requires exactly one way to log in.
 func TestFixtures(t *testing.T) {
 	var logins, reads atomic.Int32

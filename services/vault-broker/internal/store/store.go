@@ -57,6 +57,9 @@ type record struct {
 	// name only.
 	Version int       `json:"version,omitempty"`
 	Created time.Time `json:"created,omitzero"`
+	Type    string    `json:"type,omitempty"` // see backend.About, as for the following two
+	Expires time.Time `json:"expires,omitzero"`
+	Overlap time.Time `json:"overlap,omitzero"`
 	Older   []record  `json:"older,omitempty"`   // earlier versions, the newest first
 	Deleted bool      `json:"deleted,omitempty"` // hidden until it is restored
 	Erased  bool      `json:"erased,omitempty"`  // the value is empty and the name is not used again
@@ -65,13 +68,22 @@ type record struct {
 // number returns the number of the record's version.
 func (r *record) number() int { return max(r.Version, 1) }
 
+// about returns the description of the record's version.
+func (r *record) about() backend.About {
+	return backend.About{Type: r.Type, Expires: r.Expires, Overlap: r.Overlap}
+}
+
 // bound returns the additional data of a record's ciphertexts: the store's domain, the
-// name, and the version, if the record has one.
-func (s *Store) bound(name string, version int) string {
-	if version == 0 {
+// name, the version, if the record has one, and the description, if it is not empty.
+func (s *Store) bound(name string, r *record) string {
+	if r.Version == 0 {
 		return s.domain + name
 	}
-	return s.domain + name + "\x00" + strconv.Itoa(version)
+	b := s.domain + name + "\x00" + strconv.Itoa(r.Version)
+	if a := r.about(); a != (backend.About{}) {
+		b += fmt.Sprintf("\x00%q %d %d", a.Type, a.Expires.Unix(), a.Overlap.Unix())
+	}
+	return b
 }
 
 // Open reads the file at path, which need not exist, and checks that every value
@@ -118,7 +130,7 @@ func (s *Store) Fingerprint(name string, value []byte) (string, error) {
 // nil. The error is backend.ErrErased if the name's value was erased. After an error, Get
 // returns the same as before Put, until the store is opened again.
 func (s *Store) Put(name string, value []byte) error {
-	_, err := s.put(name, value, backend.Any)
+	_, err := s.put(name, value, backend.About{}, backend.Any)
 	return err
 }
 
@@ -127,7 +139,7 @@ func (s *Store) Put(name string, value []byte) error {
 const maxVersions = 10
 
 // put implements backend.Backend.Put.
-func (s *Store) put(name string, value []byte, expect int) (version int, err error) {
+func (s *Store) put(name string, value []byte, about backend.About, expect int) (version int, err error) {
 	err = s.change(func(data map[string]record) error {
 		old, exists := data[name]
 		newest := 0
@@ -141,7 +153,7 @@ func (s *Store) put(name string, value []byte, expect int) (version int, err err
 			return backend.ErrErased
 		}
 		version = newest + 1
-		r, err := s.seal(name, version, value)
+		r, err := s.seal(name, version, value, about)
 		if err != nil {
 			return err
 		}
@@ -159,15 +171,16 @@ func (s *Store) put(name string, value []byte, expect int) (version int, err err
 }
 
 // seal returns the record of a version of a name, with a new data key.
-func (s *Store) seal(name string, version int, value []byte) (r record, err error) {
+func (s *Store) seal(name string, version int, value []byte, about backend.About) (r record, err error) {
 	dek := make([]byte, 32)
 	defer clear(dek)
 	rand.Read(dek)
-	if r.Value, err = encrypt(dek, value, s.bound(name, version)); err != nil {
+	r = record{Version: version, Type: about.Type, Expires: about.Expires, Overlap: about.Overlap}
+	bound := s.bound(name, &r)
+	if r.Value, err = encrypt(dek, value, bound); err != nil {
 		return r, err
 	}
-	r.Version = version
-	r.Wrapped, err = encrypt(s.kek, dek, s.bound(name, version))
+	r.Wrapped, err = encrypt(s.kek, dek, bound)
 	return r, err
 }
 
@@ -233,7 +246,7 @@ func (s *Store) adopt(name string, v []byte, from *record) error {
 		if _, exists := data[name]; exists {
 			return backend.ErrConflict
 		}
-		r, err := s.seal(name, 1, v)
+		r, err := s.seal(name, 1, v, from.about())
 		if err != nil {
 			return err
 		}
@@ -274,7 +287,7 @@ func (s *Store) Rename(owner string) error {
 		if err != nil {
 			return err
 		}
-		r, err := s.seal(to, 1, v)
+		r, err := s.seal(to, 1, v, from.about())
 		if err != nil {
 			return err
 		}
@@ -328,12 +341,12 @@ func (s *Store) get(name string) ([]byte, error) {
 
 // open decrypts the value of a record of a name.
 func (s *Store) open(name string, r *record) ([]byte, error) {
-	dek, err := decrypt(s.kek, r.Wrapped, s.bound(name, r.Version))
+	dek, err := decrypt(s.kek, r.Wrapped, s.bound(name, r))
 	if err != nil {
 		return nil, err
 	}
 	defer clear(dek)
-	return decrypt(dek, r.Value, s.bound(name, r.Version))
+	return decrypt(dek, r.Value, s.bound(name, r))
 }
 
 func gcm(key []byte) (cipher.AEAD, error) {

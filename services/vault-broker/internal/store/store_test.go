@@ -205,7 +205,7 @@ func TestFingerprint(t *testing.T) {
 		}
 		seen[want] = x[0] + "=" + x[1]
 	}
-	old, err := s.seal("n", 0, []byte("v")) // as release 0.5 stored it
+	old, err := s.seal("n", 0, []byte("v"), backend.About{}) // as release 0.5 stored it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestMarksKept(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				r, err := s.seal(prefix+name, old.Version, v)
+				r, err := s.seal(prefix+name, old.Version, v, backend.About{})
 				if err != nil {
 					return err
 				}
@@ -323,7 +323,7 @@ func TestMarksKept(t *testing.T) {
 				t.Errorf("%s: %s is %q, %v", file, name, v.Bytes, err)
 			}
 		}
-		if _, err := b.Put(t.Context(), "t", "erased", []byte("again"), backend.Any); !errors.Is(err, backend.ErrErased) {
+		if _, err := b.Put(t.Context(), "t", "erased", []byte("again"), backend.About{}, backend.Any); !errors.Is(err, backend.ErrErased) {
 			t.Errorf("%s: storing under an erased name: %v", file, err)
 		}
 		if err := b.Restore(t.Context(), "t", "deleted"); err != nil {

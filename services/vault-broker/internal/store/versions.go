@@ -16,8 +16,8 @@ func (s *Store) Backend() backend.Backend { return file{s} }
 type file struct{ s *Store }
 
 // Put implements backend.Backend.
-func (f file) Put(_ context.Context, owner, name string, value []byte, expect int) (int, error) {
-	return f.s.put(owner+"/"+name, value, expect)
+func (f file) Put(_ context.Context, owner, name string, value []byte, about backend.About, expect int) (int, error) {
+	return f.s.put(owner+"/"+name, value, about, expect)
 }
 
 // Get implements backend.Backend.
@@ -52,7 +52,7 @@ func (s *Store) version(name string, r *record) (v backend.Value, err error) {
 	if v.Bytes, err = s.open(name, r); err != nil {
 		return v, err
 	}
-	v.Version, v.Created = r.number(), r.Created
+	v.About, v.Version, v.Created = r.about(), r.number(), r.Created
 	if v.Created.IsZero() {
 		v.Created = time.Unix(0, 0).UTC() // stored by a release up to 0.5, which did not record the time
 	}
@@ -108,8 +108,8 @@ func (f file) mark(owner, name string, deleted bool) error {
 	})
 }
 
-// Erase implements backend.Backend. An encrypted empty value takes the place of the newest
-// version.
+// Erase implements backend.Backend. An encrypted empty value with the number of the newest version
+// replaces all versions.
 func (f file) Erase(_ context.Context, owner, name string) error {
 	return f.s.change(func(data map[string]record) error {
 		full := owner + "/" + name
@@ -117,7 +117,7 @@ func (f file) Erase(_ context.Context, owner, name string) error {
 		if !ok {
 			return backend.ErrNotFound
 		}
-		r, err := f.s.seal(full, old.number(), nil)
+		r, err := f.s.seal(full, old.number(), nil, backend.About{})
 		if err != nil {
 			return err
 		}

@@ -53,7 +53,7 @@ func TestVersionsKept(t *testing.T) {
 	}
 	b := s.Backend()
 	for i := range 25 {
-		if _, err := b.Put(t.Context(), "t", "k", []byte{byte(i)}, i); err != nil {
+		if _, err := b.Put(t.Context(), "t", "k", []byte{byte(i)}, backend.About{}, i); err != nil {
 			t.Fatal(err)
 		}
 	}

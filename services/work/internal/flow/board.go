@@ -73,10 +73,10 @@ func (b *Board) Apply(e *contract.Event) {
 	}
 }
 
-// recorded applies the outcome of a call. It ends the run of a call that was cancelled
-// while no instance executed it. It adds a run that ended before it began, because it was
-// cancelled or its document is wrong. A call that succeeded without a run of its own
-// returned the id of another run.
+// recorded applies the outcome of a call. It ends a run whose end is not recorded, for example
+// because the call was cancelled while no instance executed it. It adds a run that ended before
+// it began, for example because it was cancelled or its document is wrong. A call that
+// succeeded without a run of its own returned the id of another run.
 func (b *Board) recorded(e *contract.Event, d *contract.Effect) {
 	k := boardKey{e.Tenant, e.CallID}
 	if b.runs[k] == nil && d.Tool == pipeline.RunPack && d.Status != contract.Succeeded {

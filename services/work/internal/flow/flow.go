@@ -47,7 +47,7 @@ type Item struct {
 	Again     time.Time // earliest time of the next attempt, if Status is waiting; zero before the first attempt
 	StartedAt uint64    // ledger sequence of the event that started the attempt
 	output    any
-	has       bool // whether Put was called; output is nil if the call has no output
+	has       bool // whether Put was called and did not return ErrTooLarge; output is nil if the call has no output
 }
 
 // step is the state of a step.
@@ -229,7 +229,7 @@ func (s *State) Put(c Call, raw []byte) error {
 }
 
 // KindOf returns the kind of a step's calls.
-func KindOf(s *pipeline.Step) string { return "tool." + s.PackOf() }
+func KindOf(s *pipeline.Step) string { return pipeline.KindOf(s.PackOf()) }
 
 // Start is an action: to start a call.
 type Start struct {
@@ -239,7 +239,7 @@ type Start struct {
 	Args    []byte // canonical JSON
 }
 
-// Actions are what a run does next.
+// Actions are the next actions of a run.
 type Actions struct {
 	Starts []Start
 	Ends   []*events.PipelineStepEnded // ends of steps that are not outcomes of calls
@@ -250,8 +250,8 @@ type Actions struct {
 	size int // bytes of the arguments in Starts
 }
 
-// Decide returns what the run does next at a time. Put must have been called for all calls
-// that succeeded. After the actions were recorded and applied, Decide is to be called
+// Decide returns the next actions of the run at the time now. Put must have been called for all
+// calls that succeeded. After the actions were recorded and applied, Decide is to be called
 // again.
 func (s *State) Decide(now time.Time) Actions {
 	if s.Ended != nil {
@@ -450,9 +450,9 @@ func (s *State) without(i int, status, code, message string) *events.PipelineSte
 	return &events.PipelineStepEnded{Run: s.Run, Step: s.Doc.Steps[i].ID, Item: -1, Status: status, ErrorCode: code, Error: message}
 }
 
-// starts adds the calls of the i-th step that may start now to a, and decrements room for
-// each. If a retry has to wait, a.Wake is at most its time. If the arguments of a call
-// cannot be made, starts adds the end of the step instead.
+// starts adds the calls of the i-th step that may start now to a, and decrements room for each.
+// If a retry has to wait, a.Wake is no later than the end of that delay. If the arguments of a
+// call cannot be made, starts adds the end of the step instead.
 func (s *State) starts(i int, now time.Time, room *int, a *Actions) {
 	st, doc := &s.steps[i], &s.Doc.Steps[i]
 	width := 1

@@ -11,7 +11,8 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/work"
 )
 
-// script drives a run: it applies what Decide returns, and the outcomes that the test gives.
+// script executes a run: it applies the actions that Decide returns, and the outcomes that the
+// test sets.
 type script struct {
 	*State
 	t   *testing.T
@@ -159,8 +160,8 @@ func TestParallel(t *testing.T) {
 }
 
 // TestFailure checks that a failed step stops the calls that run, and that the run ends
-// after them; that the run goes on after one that is optional; and that a template without
-// a value fails its step.
+// after them; that the run continues after an optional step has failed; and that a step
+// fails if a reference in its input has no value.
 func TestFailure(t *testing.T) {
 	s := begin(t, `{"name":"x","steps":[{"id":"a","pack":"p"},{"id":"b","pack":"p","needs":[]},{"id":"c","pack":"p","needs":["a"]}]}`, nil)
 	s.want("a[0]#1 {}; b[0]#1 {}")
@@ -331,9 +332,9 @@ func TestContinued(t *testing.T) {
 	}
 }
 
-// TestForeign checks that events of another run, of an unknown step or item, and of
-// another call than that of the item change nothing, and that invalid data is an error.
-// An unknown step has no arguments and is not retried.
+// TestForeign checks that events of another run, of an unknown step or item, and of a call
+// other than that of the item change nothing, and that invalid data is an error. An unknown
+// step has no arguments and is not retried.
 func TestForeign(t *testing.T) {
 	s := begin(t, `{"name":"x","steps":[{"id":"a","pack":"p"}]}`, nil)
 	s.want("a[0]#1 {}")

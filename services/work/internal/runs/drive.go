@@ -109,14 +109,12 @@ func (x *run) record(ctx context.Context, d ended) error {
 	if d.err != nil {
 		return d.err
 	}
-	eff := &d.outcome.Recorded.Effect
-	code := eff.ErrorCode
-	if code == "" && eff.Status != contract.Succeeded {
-		if code = contract.CodeHandlerFailed; eff.Status == contract.Denied {
-			code = contract.CodeDenied
-		}
+	rec := &d.outcome.Recorded
+	code := rec.ErrorCode()
+	if code == "" && rec.Effect.Status != contract.Succeeded {
+		code = contract.CodeHandlerFailed
 	}
-	return x.append(ctx, contract.EventPipelineStepEnded, x.state.Judge(d.call, eff.Status, code, d.outcome.Seq))
+	return x.append(ctx, contract.EventPipelineStepEnded, x.state.Judge(d.call, rec.Effect.Status, code, d.outcome.Seq))
 }
 
 // outputs reads the outputs of the calls that succeeded.

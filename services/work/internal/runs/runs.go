@@ -1,7 +1,7 @@
 // Package runs executes the calls pipeline.run: it runs pipelines, whose steps are calls
-// that it proposes on behalf of the caller. What a run does next is decided by package
-// flow; this package appends the events, proposes the calls and awaits their outcomes. A
-// run that was interrupted goes on where its events end, on any instance.
+// that it proposes on behalf of the caller. Package flow decides on the next actions of a
+// run; this package appends the events, proposes the calls and awaits their outcomes. Any
+// instance can continue a run that was interrupted, from the events of the run.
 package runs
 
 import (
@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
@@ -47,16 +48,17 @@ type Runner struct {
 	// stored before.
 	Board func(ctx context.Context, f func(*flow.Board)) error
 
-	places    chan struct{} // places of runs
-	schedules chan struct{} // places of schedules
+	places    *fair.Places // of runs
+	schedules *fair.Places
 }
 
-// MaxRuns is the maximum number of runs of an instance at a time.
-const MaxRuns = 128
+// MaxRuns is the maximum number of runs of an instance at a time. A tenant has at most half
+// of them, and fewer if other tenants have runs; see fair.Places.
+const MaxRuns = 256
 
 // New returns a Runner with places for MaxRuns runs and MaxSchedules schedules.
 func New(r Runner) *Runner {
-	r.places, r.schedules = make(chan struct{}, MaxRuns), make(chan struct{}, MaxSchedules)
+	r.places, r.schedules = &fair.Places{N: MaxRuns}, &fair.Places{N: MaxSchedules}
 	return &r
 }
 
@@ -103,12 +105,11 @@ func (r *Runner) Run(ctx context.Context, w *execute.Work) execute.Result {
 	if refused != nil {
 		return *refused
 	}
-	select {
-	case r.places <- struct{}{}:
-		defer func() { <-r.places }()
-	default:
-		return execute.Fail(contract.CodeUnavailable, "this instance runs %d pipelines already: start the run again later", MaxRuns)
+	leave, ok := r.places.Take(w.Event.Tenant)
+	if !ok {
+		return execute.Fail(contract.CodeUnavailable, "this instance has no place for another run of the tenant: start the run again later")
 	}
+	defer leave()
 	if refused := r.check(doc); refused != nil {
 		return *refused
 	}
@@ -226,7 +227,7 @@ func (r *Runner) check(doc *pipeline.Document) *execute.Result {
 // Known reports whether the mesh has a pack in a version, or in any version if version is
 // empty.
 func (r *Runner) Known(pack, version string) bool {
-	t, _ := r.Tools.Lookup("tool." + pack)
+	t, _ := r.Tools.Lookup(pipeline.KindOf(pack))
 	return t != nil && (version == "" || t.Version == version)
 }
 

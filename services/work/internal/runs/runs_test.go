@@ -25,10 +25,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/pipeline"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	events "github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 )
 
-func TestMain(m *testing.M) { endless.Run(m, 8*time.Second) }
+func TestMain(m *testing.M) { endless.Run(m, 2*time.Second) }
 
 // world is a ledger on which every proposed call is executed at once.
 type world struct {
@@ -40,7 +41,7 @@ type world struct {
 	quiet   bool           // outcomes are not delivered to the instance that proposed the call
 	ran     map[string]int // proposals by call id
 	prop    *propose.Proposer
-	outcome func(call *contract.Call, attempt int) (status, code string, output any)
+	outcome func(call *contract.Call, attempt int) (status, code string, output any) // of a denied call, code is the reason code
 }
 
 // instance is the ledger as one instance uses it. The instance ends at one of its appends,
@@ -131,6 +132,9 @@ func (w *world) execute(e *contract.Event) {
 	raw, _ := json.Marshal(output)
 	content, _ := blob.Refer(raw, "application/json")
 	rec := contract.Recorded{Effect: contract.Effect{CallID: c.ID, Status: status, ErrorCode: code, Tool: c.Tool}, Receipt: contract.Receipt{ID: contract.IDReceipt + c.ID}}
+	if status == contract.Denied {
+		rec.Effect.ErrorCode, rec.Receipt.ReasonCode = contract.CodeDenied, code
+	}
 	if status == contract.Succeeded && output != nil {
 		rec.Output = &content
 		if output == withheld {
@@ -232,9 +236,27 @@ func TestEight(t *testing.T) {
 	})
 }
 
-// once checks that no call was proposed twice.
+// once checks that no call was proposed twice, and that each was recorded as started before
+// it was proposed.
 func once(t *testing.T, w *world) {
 	t.Helper()
+	begun := map[string]bool{}
+	for en, err := range w.Log.Scan(t.Context(), bus.Filter{}.String(), 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := eventlog.Open(en, eventlog.Every)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d events.PipelineStepStarted
+		if e.Name == contract.EventPipelineStepStarted && contract.Decode(e.Data, &d) == nil {
+			begun[d.CallID] = true
+		}
+		if e.Name == contract.EventCallProposed && !begun[e.CallID] {
+			t.Errorf("call %s was proposed before it was recorded", e.CallID)
+		}
+	}
 	for id, n := range w.ran {
 		if n != 1 {
 			t.Errorf("call %s was proposed %d times", id, n)
@@ -324,7 +346,7 @@ func waitIf(yes bool) <-chan struct{} {
 	return c
 }
 
-// names returns the names of the events on the ledger.
+// names returns the sequence and the subject of each event on the ledger, one line for each.
 func names(w *world) string {
 	var b strings.Builder
 	for en := range w.Log.Scan(context.Background(), bus.Filter{}.String(), 1) {
@@ -333,8 +355,9 @@ func names(w *world) string {
 	return b.String()
 }
 
-// TestRetry checks that a step is called again for the error codes that it names, with
-// another call id, and that the run fails with the code of the last attempt.
+// TestRetry checks that a step is called again for a retryable error code or, if it names
+// codes, only for those, with another call id, and that the run fails with the code of the last
+// attempt.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		doc := func(retry string) string {
@@ -448,7 +471,7 @@ func TestCancelled(t *testing.T) {
 	})
 }
 
-// count returns the number of events on the ledger that have a name.
+// count returns the number of events on the ledger with the given name.
 func (w *world) count(name string) (n int) {
 	for en := range w.Log.Scan(context.Background(), bus.Filter{Event: name}.String(), 1) {
 		if _, err := eventlog.Open(en, eventlog.Every); err == nil {

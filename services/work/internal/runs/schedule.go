@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"time"
-	_ "time/tzdata" // a container may have no time zone database
-
-	"github.com/robfig/cron/v3"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -22,8 +19,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/work/internal/timetable"
 )
 
-// MaxSchedules is the maximum number of schedules of an instance at a time.
-const MaxSchedules = 256
+// MaxSchedules is the maximum number of schedules of an instance at a time. A tenant has at
+// most half of them, and fewer if other tenants have schedules; see fair.Places.
+const MaxSchedules = 512
 
 // look is the interval at which a schedule polls the ledger for the outcome of its newest run.
 const look = time.Second
@@ -49,10 +47,10 @@ type schedule struct {
 	seen   uint64 // sequence from which the outcome of that call is searched
 }
 
-// Schedule executes a call pipeline.schedule: it starts runs of a pipeline, which are
-// calls nested in this one, until the call is cancelled or its time is over. Each time of
-// the schedule is recorded, with an expected sequence, before the call of its run is
-// proposed, so that two instances never start two runs for one time.
+// Schedule executes a call pipeline.schedule: it starts runs of a pipeline, which are calls
+// nested in this one, until the call is cancelled, its deadline has passed or the schedule has
+// no further time. Each time of the schedule is recorded, with an expected sequence, before the
+// call of its run is proposed, so that two instances never start two runs for one time.
 func (r *Runner) Schedule(ctx context.Context, w *execute.Work) execute.Result {
 	var a scheduleArgs
 	doc, digest, inputs, refused := r.read(w)
@@ -62,19 +60,18 @@ func (r *Runner) Schedule(ctx context.Context, w *execute.Work) execute.Result {
 	if err := json.Unmarshal(w.Args, &a); err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "arguments: %v", err)
 	}
-	next, err := timesOf(&a)
+	next, err := timetable.Times(a.Cron, a.Timezone)
 	if err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	if refused := r.check(doc); refused != nil {
 		return *refused
 	}
-	select {
-	case r.schedules <- struct{}{}:
-		defer func() { <-r.schedules }()
-	default:
-		return execute.Fail(contract.CodeUnavailable, "this instance has %d schedules already: start the schedule again later", MaxSchedules)
+	leave, ok := r.schedules.Take(w.Event.Tenant)
+	if !ok {
+		return execute.Fail(contract.CodeUnavailable, "this instance has no place for another schedule of the tenant: start the schedule again later")
 	}
+	defer leave()
 	key := timetable.Key(w.Event.Tenant, w.Event.Actor, digest, a.Cron, a.Timezone, inputs)
 	x := &schedule{Runner: r, w: w, key: key, filter: bus.AggregateFilter(w.Event.Tenant, services.Work, key),
 		state: timetable.State{ID: w.Call.ID, Next: next, Missed: a.Missed}}
@@ -89,22 +86,6 @@ func (r *Runner) Schedule(ctx context.Context, w *execute.Work) execute.Result {
 		return output(map[string]any{"coalesced": true, "pipeline": doc.Name, "schedule": other})
 	}
 	return x.drive(ctx)
-}
-
-// timesOf returns the function that returns the first time of a schedule after another one.
-func timesOf(a *scheduleArgs) (func(time.Time) time.Time, error) {
-	zone, err := time.LoadLocation(a.Timezone)
-	if err != nil || a.Timezone == "Local" {
-		return nil, errors.New("/timezone: want a name of the time zone database, such as Europe/Berlin or UTC")
-	}
-	times, err := cron.ParseStandard(a.Cron)
-	if err != nil {
-		return nil, errors.New("/cron: want five fields (minute, hour, day of month, month, day of week), such as 30 6 * * MON-FRI, or @hourly, @daily or @every DURATION: " + err.Error())
-	}
-	if s, ok := times.(*cron.SpecSchedule); ok && s.Location != time.Local { //nolint:gosmopolitan // the parser's default
-		return nil, errors.New("/cron: name the time zone in the argument timezone")
-	}
-	return func(after time.Time) time.Time { return times.Next(after.In(zone)) }, nil
 }
 
 // runArgs returns the arguments of pipeline.run from those of pipeline.schedule.
@@ -123,9 +104,9 @@ func runArgs(args []byte) ([]byte, error) {
 	return canon.Transform(nil, raw)
 }
 
-// begin records that the schedule begins, unless that is recorded already, and loads its
-// state. If the same schedule of the same actor is in progress under another call, begin
-// records nothing and returns the id of that one.
+// begin records that the schedule begins, unless that is recorded already, and loads its state.
+// If the same schedule of the same actor is in progress under another call, begin records
+// nothing and returns the id of that call.
 func (x *schedule) begin(ctx context.Context, d *events.ScheduleStarted) (other string, err error) {
 	for {
 		started, other, err := x.load(ctx)
@@ -172,8 +153,9 @@ func (x *schedule) load(ctx context.Context) (started bool, other string, err er
 	return false, e.CallID, nil
 }
 
-// fired applies the newest event schedule_fired with a run, and the newest one, if they
-// follow the begin of the schedule at the sequence from.
+// fired applies the newest event schedule_fired that names a run, and then the newest event
+// schedule_fired, which may name none. It omits events before the start of the schedule at the
+// sequence from.
 func (x *schedule) fired(ctx context.Context, from uint64) error {
 	filter := bus.Filter{Tenant: x.w.Event.Tenant, Service: services.Work, Event: contract.EventScheduleFired, Key: x.key}.String()
 	apply := func(en eventlog.Entry, err error) error {

@@ -22,8 +22,8 @@ func board() func(context.Context, func(*flow.Board)) error {
 	return func(_ context.Context, f func(*flow.Board)) error { f(&b); return nil }
 }
 
-// TestHandle checks the calls for pipelines besides pipeline.run: which runs they describe,
-// only those of the caller unless it may read everything, and their errors.
+// TestHandle checks the calls for pipelines besides pipeline.run and pipeline.schedule: which
+// runs they describe, only those of the caller unless it may read everything, and their errors.
 func TestHandle(t *testing.T) {
 	r := New(Runner{Tools: tools(), Board: board()})
 	down := New(Runner{Board: func(context.Context, func(*flow.Board)) error { return errLost }})

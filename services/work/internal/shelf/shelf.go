@@ -1,7 +1,7 @@
 // Package shelf is the view of the artifacts of all tenants, and decides what may happen
 // to them. An artifact is content of a tenant; each call that stores the content adds an
 // upload with an owner and a retention. The content of an upload is removed when the
-// upload was deleted or has expired, unless the artifact is on hold or evidence cites it.
+// upload was deleted, or when it has expired and the artifact is neither on hold nor cited.
 // The package is pure: it reads no clock, and the shell passes times to it.
 package shelf
 
@@ -45,6 +45,8 @@ type Upload struct {
 	At      time.Time
 	Seq     uint64 // ledger sequence of artifact_stored
 	Deleted string // reason of the deletion; empty if it was not deleted
+
+	removed bool // its content was removed
 }
 
 // Expires returns the time after which the upload may be removed, or the zero time if its
@@ -77,7 +79,7 @@ type Artifact struct {
 	Tenant  string
 	Uploads []*Upload         // in the order of the ledger
 	Holds   map[string]string // reasons by principal
-	Cited   bool              // a call of an owner that ran a tool names it, in its arguments or output
+	Cited   bool              // the session-runner stored it, or a call of an owner that ran a tool names it in its arguments or output
 }
 
 // Kept reports whether the content must not be removed.
@@ -119,10 +121,22 @@ func (a *Artifact) Readable(owner, upload string, now time.Time) *Upload {
 // View holds the artifacts of all tenants. It is not safe for concurrent use.
 type View struct {
 	all     map[key]*Artifact
-	uploads map[key]string // ids of artifacts by upload
+	uploads map[key]placed // by upload, also those that were removed
+
+	// What follows is derived from all, so that the time of a list or a collection does not grow
+	// with the number of artifacts that are kept.
+	ordered map[key]*order        // uploads by tenant and principal, and by tenant alone
+	bytes   map[string]int64      // by tenant: size of the uploads that were not deleted
+	ending  map[*Upload]*Artifact // uploads that were deleted, or whose retention has an end
 }
 
 type key struct{ tenant, id string }
+
+// placed describes an upload that was stored.
+type placed struct {
+	artifact, actor string
+	seq             uint64
+}
 
 // Apply applies an event with its ledger sequence. An event has no effect if its data are
 // invalid, if it is about an artifact or upload that the view does not have, if it stores
@@ -131,7 +145,10 @@ type key struct{ tenant, id string }
 // actor owns no upload of the artifact.
 func (v *View) Apply(seq uint64, e *contract.Event) {
 	if v.all == nil {
-		v.all, v.uploads = map[key]*Artifact{}, map[key]string{}
+		v.all, v.uploads = map[key]*Artifact{}, map[key]placed{}
+	}
+	if v.ordered == nil {
+		v.ordered, v.bytes, v.ending = map[key]*order{}, map[string]int64{}, map[*Upload]*Artifact{}
 	}
 	switch e.Name {
 	case contract.EventArtifactStored:
@@ -156,6 +173,7 @@ func (v *View) Apply(seq uint64, e *contract.Event) {
 		if a := v.named(e, &d, &d.Artifact); a != nil {
 			if u := a.find(d.Upload); u != nil && u.Deleted == "" {
 				u.Deleted = d.Reason
+				v.deleted(Entry{a, u})
 			}
 		}
 	case contract.EventArtifactRemoved:
@@ -193,8 +211,9 @@ func (v *View) stored(seq uint64, e *contract.Event) {
 		a = &Artifact{ID: k.id, Tenant: k.tenant, Holds: map[string]string{}}
 		v.all[k] = a
 	}
-	v.uploads[up] = k.id
+	v.uploads[up] = placed{k.id, u.Data.Actor, seq}
 	a.Uploads = append(a.Uploads, u)
+	v.added(Entry{a, u})
 	if e.Service() == services.SessionRunner {
 		a.Cited = true
 	}
@@ -208,10 +227,13 @@ func (v *View) removed(e *contract.Event) {
 		return
 	}
 	up := key{e.Tenant, d.Upload}
-	k := key{e.Tenant, v.uploads[up]}
+	k := key{e.Tenant, v.uploads[up].artifact}
 	a := v.all[k]
 	if a == nil {
 		return
+	}
+	if u := a.find(d.Upload); u != nil {
+		v.dropped(Entry{a, u})
 	}
 	a.Uploads = slices.DeleteFunc(a.Uploads, func(u *Upload) bool { return u.Data.Upload == d.Upload })
 	if len(a.Uploads) == 0 {
@@ -231,11 +253,11 @@ func (v *View) Known(tenant, upload string) bool {
 // Recorded returns a copy of the upload that a call has recorded, or nil if no call has.
 // The error is ErrTaken if another call has, or if the content was removed since.
 func (v *View) Recorded(tenant, upload, call string) (*Upload, error) {
-	id, known := v.uploads[key{tenant, upload}]
+	at, known := v.uploads[key{tenant, upload}]
 	if !known {
 		return nil, nil
 	}
-	if a := v.all[key{tenant, id}]; a != nil {
+	if a := v.all[key{tenant, at.artifact}]; a != nil {
 		if u := a.find(upload); u != nil && u.Data.CallID == call {
 			one := *u
 			return &one, nil
@@ -251,44 +273,42 @@ type Entry struct {
 }
 
 // List returns the readable uploads of a tenant and principal, or of all principals if
-// owner is empty, newest first and at most limit. If the view has an upload with the id
-// before, List returns only uploads that were stored before it. Otherwise, for example
-// because the content of that upload was removed, before has no effect and the list begins
-// at the newest upload.
-func (v *View) List(tenant, owner string, now time.Time, before string, limit int) []Entry {
+// owner is empty, newest first and at most limit. Unless before is empty, it returns only
+// uploads that were stored before the one with that id, whose content may have been removed
+// since; and unless label is empty, only uploads with that label. The error is ErrNotFound
+// if the principal stored no upload with the id before.
+func (v *View) List(tenant, owner string, now time.Time, before, label string, limit int) ([]Entry, error) {
 	var out []Entry
 	end := ^uint64(0)
-	if a := v.all[key{tenant, v.uploads[key{tenant, before}]}]; a != nil {
-		if u := a.find(before); u != nil {
-			end = u.Seq
+	if before != "" {
+		at, known := v.uploads[key{tenant, before}]
+		if !known || owner != "" && at.actor != owner {
+			return nil, ErrNotFound
+		}
+		end = at.seq
+	}
+	for _, e := range slices.Backward(v.ordered[key{tenant, owner}].before(end)) {
+		if len(out) == limit {
+			break
+		}
+		if !e.Upload.removed && (label == "" || slices.Contains(e.Upload.Data.Labels, label)) && e.Upload.Live(now, e.Kept()) {
+			out = append(out, e)
 		}
 	}
-	for k, a := range v.all {
-		if k.tenant != tenant {
-			continue
-		}
-		for _, u := range a.Uploads {
-			if (owner == "" || u.Data.Actor == owner) && u.Seq < end && u.Live(now, a.Kept()) {
-				out = append(out, Entry{a, u})
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(b.Upload.Seq, a.Upload.Seq) })
-	return out[:min(limit, len(out))]
+	return out, nil
 }
 
 // Used returns the number of bytes of a tenant's uploads that were stored at or before a
 // ledger sequence and whose content was not removed. Uploads that were deleted do not
 // count.
-func (v *View) Used(tenant string, until uint64) (bytes int64) {
-	for k, a := range v.all {
-		if k.tenant != tenant {
-			continue
+func (v *View) Used(tenant string, until uint64) int64 {
+	bytes := v.bytes[tenant]
+	for _, e := range slices.Backward(v.ordered[key{tenant, ""}].before(^uint64(0))) {
+		if e.Upload.Seq <= until {
+			break
 		}
-		for _, u := range a.Uploads {
-			if u.Deleted == "" && u.Seq <= until {
-				bytes += u.Data.Size
-			}
+		if !e.Upload.removed && e.Upload.Deleted == "" {
+			bytes -= e.Upload.Data.Size
 		}
 	}
 	return bytes
@@ -299,11 +319,9 @@ func (v *View) Used(tenant string, until uint64) (bytes int64) {
 // ledger.
 func (v *View) Due(now time.Time) []Entry {
 	var out []Entry
-	for _, a := range v.all {
-		for _, u := range a.Uploads {
-			if !u.Live(now, a.Kept()) {
-				out = append(out, Entry{a, u})
-			}
+	for u, a := range v.ending {
+		if !u.Live(now, a.Kept()) {
+			out = append(out, Entry{a, u})
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Upload.Seq, b.Upload.Seq) })
@@ -375,9 +393,9 @@ func (a *Artifact) Refold(history []*contract.Event) *Artifact {
 	}
 	c := a.Clone()
 	c.Holds = map[string]string{}
-	v := View{all: map[key]*Artifact{{c.Tenant, c.ID}: c}, uploads: map[key]string{}}
+	v := View{all: map[key]*Artifact{{c.Tenant, c.ID}: c}, uploads: map[key]placed{}}
 	for _, u := range c.Uploads {
-		v.uploads[key{c.Tenant, u.Data.Upload}] = c.ID
+		v.uploads[key{c.Tenant, u.Data.Upload}] = placed{c.ID, u.Data.Actor, u.Seq}
 	}
 	for _, e := range history {
 		v.Apply(0, e)

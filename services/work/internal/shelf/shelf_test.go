@@ -44,8 +44,20 @@ func (r *record) store(service, actor, artifactID, upload string, retain time.Du
 		RetainMS: retain.Milliseconds(), Service: by, Session: "s-1", Size: 10, Upload: upload})
 }
 
-// TestView checks the view after each of the events about artifacts of two owners, from
-// their first upload to the removal of their content.
+// TestLabels checks that a list of the artifacts with a label has those whose label is equal.
+func TestLabels(t *testing.T) {
+	r := &record{time: began}
+	r.store(services.Work, "ann", id("1"), "u-1", 0)
+	r.add(services.Work, "ann", contract.EventArtifactStored, &artifact.Stored{Actor: "ann", Artifact: id("4"), Index: artifact.DigestOf(id("f")), Labels: []string{"a=1", "b=2"}, Service: services.Gateway, Size: 1, Upload: "u-4"})
+	for label, want := range map[string]int{"a=1": 1, "b=2": 1, "a=2": 0, "a": 0} {
+		if l, err := r.List("t", "ann", began, "", label, 10); err != nil || len(l) != want {
+			t.Errorf("label %s: %+v", label, l)
+		}
+	}
+}
+
+// TestView checks the view after uploads of artifacts of two owners, after the deletion of an
+// upload, and after the removal of the content of an artifact.
 func TestView(t *testing.T) {
 	r := &record{time: began}
 	r.store(services.Work, "ann", id("1"), "u-1", 0)
@@ -62,11 +74,16 @@ func TestView(t *testing.T) {
 	if one.Of("bob", began.Add(time.Hour)) != nil {
 		t.Error("an expired upload can be read")
 	}
-	if l := r.List("t", "ann", began, "", 10); len(l) != 2 || l[0].Upload.Data.Upload != "u-3" {
+	if l, err := r.List("t", "ann", began, "", "", 10); err != nil || len(l) != 2 || l[0].Upload.Data.Upload != "u-3" {
 		t.Errorf("%+v", l)
 	}
-	if l := r.List("t", "", began, "u-3", 10); len(l) != 2 || l[0].Upload.Data.Upload != "u-2" {
+	if l, err := r.List("t", "", began, "u-3", "", 10); err != nil || len(l) != 2 || l[0].Upload.Data.Upload != "u-2" {
 		t.Errorf("%+v", l)
+	}
+	for _, c := range [][3]string{{"t", "ann", "u-none"}, {"t", "eve", "u-3"}, {"other", "", "u-3"}} { // unknown, of another principal, of another tenant
+		if l, err := r.List(c[0], c[1], began, c[2], "", 10); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%v: %+v %v", c, l, err)
+		}
 	}
 	if r.Used("t", 2) != 20 || r.Used("t", 9) != 30 {
 		t.Error(r.Used("t", 2), r.Used("t", 9))
@@ -83,8 +100,8 @@ func TestView(t *testing.T) {
 	}
 }
 
-// TestDue checks which uploads are due: those that were deleted or have expired, but not
-// while their artifact is on hold or cited.
+// TestDue checks which uploads are due: those that were deleted, and those that have expired
+// while their artifact is neither on hold nor cited.
 func TestDue(t *testing.T) {
 	r := &record{time: began}
 	due := func(at time.Time) (ids []string) {
@@ -134,7 +151,7 @@ func TestDecisions(t *testing.T) {
 		t.Error(d, err)
 	}
 	if _, err := before.Refold(r.all[held:]).Deletable("c", "u-1", Quota); !errors.Is(err, ErrHeld) {
-		t.Error(err) // it is the only upload of what bob holds
+		t.Error(err) // it is the only upload of the artifact that bob holds
 	}
 	more := &record{time: began}
 	more.store(services.Work, "ann", id("1"), "u-1", 0)
@@ -168,8 +185,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestRecorded checks that an upload belongs to the call that recorded it first, also after
-// its content was removed.
+// TestRecorded checks that Recorded returns an upload only for the call that recorded it, also
+// after the upload was deleted, and ErrTaken for that call after the content was removed.
 func TestRecorded(t *testing.T) {
 	r := &record{time: began}
 	if u, err := r.Recorded("t", "u-1", "c-1"); u != nil || err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/work/internal/flow"
 )
 
-// What follows times that passed while no instance executed the schedule.
+// Values of State.Missed: the runs that are started for the times that passed while no instance
+// executed the schedule.
 const (
 	Skip = "skip" // nothing
 	Run  = "run"  // one run
@@ -21,8 +22,8 @@ const (
 
 // Reasons for a time without a run.
 const (
-	Overlap = "overlap" // the run before is in progress
-	Missed  = "missed"  // the time has passed by more than Grace
+	Overlap = "overlap" // the previous run is in progress
+	Missed  = "missed"  // the time passed more than Grace ago
 )
 
 // Grace is the delay after which a time counts as missed.
@@ -37,10 +38,10 @@ type State struct {
 	ID     string                          // id of its call
 	Next   func(after time.Time) time.Time // first time after another one; zero if there is none
 	Missed string                          // Skip or Run
-	Last   time.Time                       // newest time that was decided, or the begin
+	Last   time.Time                       // newest time that was decided, or the time at which the schedule began
 	Call   string                          // call of the newest run; empty if there is none
 	Since  uint64                          // sequence of the event that names Call
-	Open   bool                            // the newest run has no outcome yet; the caller of Decide sets it to false
+	Open   bool                            // the newest run has no outcome yet; once it has one, the caller of Decide sets Open to false
 }
 
 // Key returns the aggregate key of the schedules that an actor of a tenant starts with the

@@ -32,7 +32,7 @@ func TestDecide(t *testing.T) {
 	for _, c := range []struct {
 		missed string
 		open   bool
-		after  time.Duration // since the begin
+		after  time.Duration // time since begin, which is State.Last
 		want   string
 	}{
 		{Skip, false, 0, "wait until 12:01:00"},
@@ -52,6 +52,18 @@ func TestDecide(t *testing.T) {
 		s := State{ID: "c-1", Next: daily, Missed: missed, Last: begin}
 		if got := fired(s.Decide(begin.Add(72 * time.Hour))); got != want {
 			t.Errorf("%s: %s", missed, got)
+		}
+	}
+	for after, want := range map[time.Duration]string{Grace: `12:01:00 run "", 0 missed`, Grace + 1: `12:01:00 no run "missed", 0 missed`} {
+		once := func(from time.Time) time.Time {
+			if at := begin.Add(30 * time.Second); from.Before(at) {
+				return at
+			}
+			return time.Time{}
+		}
+		s := State{ID: "c-1", Next: once, Missed: Skip, Last: begin}
+		if got := fired(s.Decide(begin.Add(30*time.Second + after))); got != want {
+			t.Errorf("%v late: %s", after, got)
 		}
 	}
 	s := State{ID: "c-1", Next: func(time.Time) time.Time { return time.Time{} }, Last: begin}
@@ -86,5 +98,24 @@ func TestEvolve(t *testing.T) {
 	}
 	if a, b := Key("t", "a", "d", "c", "z", nil), Key("t", "a", "d", "c", "y", nil); a == b || a != Key("t", "a", "d", "c", "z", nil) {
 		t.Error(a, b)
+	}
+}
+
+// TestManyMissed checks that a decision counts at most maxTimes times as missed, and that the
+// next one continues with the time after them.
+func TestManyMissed(t *testing.T) {
+	s := State{ID: "c-1", Next: minutes, Missed: Skip, Last: begin}
+	now := begin.Add((maxTimes + 3) * time.Minute)
+	for _, want := range []int64{maxTimes, 1} {
+		d, _ := s.Decide(now)
+		if d == nil || d.Missed != want {
+			t.Fatalf("%+v, want %d missed", d, want)
+		}
+		if err := s.Evolve(1, &contract.Event{Name: contract.EventScheduleFired, Data: contract.Bytes(d)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d, _ := s.Decide(now); d != nil {
+		t.Errorf("%+v after the newest time", d)
 	}
 }

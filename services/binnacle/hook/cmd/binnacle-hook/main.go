@@ -1,8 +1,9 @@
-// Command binnacle-hook is 'binnacle hook run' for clients that run it for every tool
-// call. It takes the same arguments. It passes its standard input to a helper, which it
-// starts if none runs, and copies the helper's answer, so that it decides nothing itself.
-// Without a helper it runs the program binnacle beside it; if that fails, it exits with
-// status 2, with which clients do not run the tool.
+// Command binnacle-hook replaces 'binnacle hook run' for clients that run it for every tool
+// call. It takes the same arguments. It passes its standard input to a helper, which it starts
+// if none runs, and copies the helper's answer, so that it decides nothing itself. If there is
+// no helper, or a document is longer than a helper accepts, it runs the program binnacle beside
+// it. If that fails, or a helper stops before it has answered, it exits with status 2, with
+// which clients do not run the tool.
 package main
 
 import (
@@ -21,8 +22,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/resident"
 )
 
-// patience is how long the helper may be silent. It is less than what 'hook install' adds
-// to the time that the hook waits, so that a client does not stop waiting first.
+// patience is the time after which a helper that sends nothing counts as failed. It is less than
+// the margin that 'hook install' adds to the time that the hook waits, so that the client does not
+// stop waiting first.
 const patience = 5 * time.Second
 
 // denied is the exit status with which clients do not run the tool.

@@ -11,8 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/resident"
 )
 
-// TestWithoutHelper checks that the program binnacle answers if there is no helper, and
-// that the status is 2 for every failure, so that clients do not run the tool.
+// TestWithoutHelper checks that the program binnacle answers if there is no helper, and that the
+// status is 2, with which clients do not run the tool, if that program denies, fails or cannot
+// be started.
 func TestWithoutHelper(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	for name, c := range map[string]struct {

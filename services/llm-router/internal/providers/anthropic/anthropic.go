@@ -13,5 +13,5 @@ import (
 var Provider = provider.Kind{
 	Name: "anthropic", Trace: "anthropic", Base: "https://api.anthropic.com/v1", APIs: []*dialect.API{messages.API, messages.CountTokens},
 	Authorize: provider.KeyIn("X-Api-Key"), Lists: true, ListHeader: map[string]string{"Anthropic-Version": messages.Version},
-	RequestID: "Request-Id", Passes: []string{"anthropic-ratelimit-"},
+	RequestID: "Request-Id", Passes: []string{"anthropic-ratelimit-"}, Overloaded: messages.Overloaded,
 }

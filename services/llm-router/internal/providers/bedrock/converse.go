@@ -62,11 +62,11 @@ type message struct {
 	Content []block `json:"content"`
 }
 
-// BuildRequest returns the body of a request; the model is in the URL. The members in
+// buildRequest returns the body of a request; the model is in the URL. The members in
 // Extra are sent to the model as additionalModelRequestFields. Fields of r that
 // Converse lacks, such as Seed, are omitted. It returns an error for audio, and for
 // images and files by URL or id.
-func BuildRequest(r *ir.Request) ([]byte, error) {
+func buildRequest(r *ir.Request) ([]byte, error) {
 	o := ir.Obj{}
 	files := names{}
 	system, turns, err := ir.Alternate(r.Messages, func(parts []ir.Part) ([]block, error) { return buildBlocks(parts, files) })
@@ -318,10 +318,10 @@ func finish(s string) string {
 	return s
 }
 
-// ParseResponse decodes a response. It omits blocks other than text, tool calls and
+// parseResponse decodes a response. It omits blocks other than text, tool calls and
 // thinking. The result has neither an ID nor a Model, since this API's responses contain
 // neither. Usage.In includes the input tokens of the cache.
-func ParseResponse(body []byte) (*ir.Response, error) {
+func parseResponse(body []byte) (*ir.Response, error) {
 	var d struct {
 		Output struct {
 			Message struct {
@@ -350,16 +350,16 @@ func ParseResponse(body []byte) (*ir.Response, error) {
 	return &ir.Response{Usage: d.Usage.ir(), Choices: []ir.Answer{a}}, nil
 }
 
-// Decoder decodes the events of one stream by their :event-type. The zero value is ready
+// decoder decodes the events of one stream by their :event-type. The zero value is ready
 // to use.
-type Decoder struct {
+type decoder struct {
 	calls map[int]int
 	done  bool
 }
 
 // Done reports whether the event metadata has been received. It contains the usage and
 // is the last event of a complete stream.
-func (d *Decoder) Done() bool { return d.done }
+func (d *decoder) Done() bool { return d.done }
 
 // event is an event of a stream, with the members that are used here.
 type event struct {
@@ -385,7 +385,7 @@ type event struct {
 // Event decodes one event, whose type is its name. It returns no events for a type
 // without an equivalent in the intermediate form, and an error for malformed JSON and
 // for a tool call before messageStart.
-func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
+func (d *decoder) Event(name string, data []byte) ([]ir.Event, error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
 		return nil, err
@@ -419,7 +419,7 @@ func (d *Decoder) Event(name string, data []byte) ([]ir.Event, error) {
 // piece returns the event for a delta of a block: text, thinking, a signature, or
 // arguments of a tool call. It returns nil for any other delta, and for arguments of a
 // call that has not begun.
-func (d *Decoder) piece(e *event) []ir.Event {
+func (d *decoder) piece(e *event) []ir.Event {
 	switch {
 	case e.Delta.Text != nil:
 		return []ir.Event{{Kind: ir.Delta, Part: ir.Part{Type: ir.Text, Text: *e.Delta.Text}}}
@@ -445,10 +445,10 @@ func (d *Decoder) piece(e *event) []ir.Event {
 var exceptions = map[string]int{"throttlingException": 429, "validationException": 400, "modelTimeoutException": 408, "internalServerException": 500,
 	"serviceUnavailableException": 503, "modelStreamErrorException": 424, "accessDeniedException": 403, "resourceNotFoundException": 404}
 
-// ParseFault decodes an error. kind is the header field x-amzn-errortype of a response,
+// parseFault decodes an error. kind is the header field x-amzn-errortype of a response,
 // or the :exception-type or :error-code in a stream. In a stream status is 0, and the
 // fault's status is that of kind in exceptions, or 0 if kind is not listed there.
-func ParseFault(status int, kind string, body []byte) *ir.Fault {
+func parseFault(status int, kind string, body []byte) *ir.Fault {
 	var d struct {
 		Message  string `json:"message"`
 		Message2 string `json:"Message"`

@@ -52,5 +52,5 @@ func (f *frames) Next() (sse.Event, error) {
 	if kind == "" {
 		kind = header(":error-code")
 	}
-	return sse.Event{}, ParseFault(0, kind, f.data)
+	return sse.Event{}, parseFault(0, kind, f.data)
 }

@@ -18,26 +18,26 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
 )
 
-// API describes Converse and, for streams, ConverseStream, which uses Amazon's event
-// stream encoding.
-var API = &dialect.API{
+// converse describes Converse and, for streams, ConverseStream, which uses Amazon's
+// event stream encoding.
+var converse = &dialect.API{
 	Name: "converse", Path: func(model string, stream bool) string {
 		if stream {
 			return "/model/" + model + "/converse-stream"
 		}
 		return "/model/" + model + "/converse"
 	},
-	Rank: 4, Build: BuildRequest, Parse: func(body []byte, _ string) (*ir.Response, error) { return ParseResponse(body) },
-	Decoder: func(string) dialect.Decoder { return &Decoder{} }, Source: newFrames,
+	Rank: 4, Build: buildRequest, Parse: func(body []byte, _ string) (*ir.Response, error) { return parseResponse(body) },
+	Decoder: func(string) dialect.Decoder { return &decoder{} }, Source: newFrames,
 	Fault: func(status int, header func(string) string, body []byte) *ir.Fault {
-		return ParseFault(status, header("X-Amzn-Errortype"), body)
+		return parseFault(status, header("X-Amzn-Errortype"), body)
 	},
 }
 
 // Provider describes Amazon Bedrock in one region. Its runtime endpoint cannot list
 // models.
 var Provider = provider.Kind{
-	Name: "bedrock", Trace: "aws.bedrock", APIs: []*dialect.API{API}, Needs: "region", Prepare: prepare, Authorize: authorize, RequestID: "X-Amzn-Requestid",
+	Name: "bedrock", Trace: "aws.bedrock", APIs: []*dialect.API{converse}, Needs: "region", Prepare: prepare, Authorize: authorize, RequestID: "X-Amzn-Requestid",
 }
 
 // prepare requires a region, and sets the base URL for it if the configuration has none.

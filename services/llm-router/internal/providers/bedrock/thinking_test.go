@@ -24,7 +24,7 @@ func TestThinking(t *testing.T) {
 		{"us.amazon.nova-2-lite-v1:0", "high", 0, `{"additionalModelRequestFields":{"reasoningConfig":{"maxReasoningEffort":"high","type":"enabled"}},"inferenceConfig":{"maxTokens":100,"temperature":0.5},"messages":null}`},
 		{"meta.llama3-70b", "high", 0, `{"inferenceConfig":{"maxTokens":100,"temperature":0.5},"messages":null}`},
 	} {
-		got, err := BuildRequest(&ir.Request{Model: c.model, MaxTokens: 100, Temperature: &half, Effort: c.effort, ThinkingBudget: c.budget})
+		got, err := buildRequest(&ir.Request{Model: c.model, MaxTokens: 100, Temperature: &half, Effort: c.effort, ThinkingBudget: c.budget})
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s %s %d:\n got %s %v\nwant %s", c.model, c.effort, c.budget, got, err, c.want)
 		}

@@ -18,7 +18,7 @@ const model = "echo"
 // Provider describes the demo provider, which runs in the router's process and costs
 // nothing.
 var Provider = provider.Kind{Name: "demo", Trace: "binnacle.demo", Local: &provider.Local{
-	Models: []string{model}, Owner: "binnacle-demo", Output: llm.DefaultOutput, Missing: "the demo has one model, demo/" + model,
+	Models: []string{model}, Owner: "binnacle-demo", Output: llm.DefaultOutput, Missing: "the demo has one model, " + llm.DemoModel,
 	ID:     func(id string) string { return strings.Replace(id, "-", "-demo-", 1) },
 	Answer: answer,
 }}

@@ -49,12 +49,12 @@ type content struct {
 // effortBudget maps each effort to a thinking budget in tokens.
 var effortBudget = map[string]int64{"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768}
 
-// BuildRequest returns the body of a request, including the members in Extra; the model
+// buildRequest returns the body of a request, including the members in Extra; the model
 // is in the URL. Fields of r that the API lacks are omitted. Models from generation 3 on
 // require a thought signature on the first tool call of each turn. If that call has no
 // signature, for example because another model made it, it gets a placeholder. Parts of
 // an unknown type are an error.
-func BuildRequest(r *ir.Request) ([]byte, error) {
+func buildRequest(r *ir.Request) ([]byte, error) {
 	o := r.Document()
 	w := writer{names: map[string]string{}, signs: third(r.Model)}
 	system, turns, err := ir.Alternate(r.Messages, w.parts)
@@ -338,11 +338,11 @@ func parse(p *part, id string) ir.Part {
 	return ir.Part{Type: ir.Text}
 }
 
-// ParseResponse decodes a response. A tool call without an id, as most models return it,
+// parseResponse decodes a response. A tool call without an id, as most models return it,
 // gets one derived from id. A response without candidates is returned as an answer with
 // the finish reason Filtered if it contains feedback about the prompt; otherwise it is
 // an error.
-func ParseResponse(body []byte, id string) (*ir.Response, error) {
+func parseResponse(body []byte, id string) (*ir.Response, error) {
 	var d response
 	if err := json.Unmarshal(body, &d); err != nil {
 		return nil, err
@@ -376,9 +376,9 @@ func ParseResponse(body []byte, id string) (*ir.Response, error) {
 	return out, nil
 }
 
-// Decoder decodes one stream. Tool calls without an id get one derived from CallID,
+// decoder decodes one stream. Tool calls without an id get one derived from CallID,
 // which must be set before the first event.
-type Decoder struct {
+type decoder struct {
 	CallID string
 	begun  bool
 	calls  int
@@ -388,18 +388,18 @@ type Decoder struct {
 
 // Done reports whether any candidate has ended or the prompt was blocked. Other
 // candidates may continue, so the stream is read to its end.
-func (d *Decoder) Done() bool { return d.done }
+func (d *decoder) Done() bool { return d.done }
 
 // Event decodes one server-sent event, which may contain several pieces. Events have no
 // names in this API. An error in the stream is returned as an *ir.Fault. Malformed JSON
 // and a negative index of a candidate are other errors.
-func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
+func (d *decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 	var r response
 	if err := json.Unmarshal(data, &r); err != nil {
 		return nil, err
 	}
 	if len(r.Error) > 0 {
-		return nil, ParseFault(0, data)
+		return nil, parseFault(0, data)
 	}
 	var out []ir.Event
 	if !d.begun {
@@ -424,7 +424,7 @@ func (d *Decoder) Event(_ string, data []byte) ([]ir.Event, error) {
 
 // candidate appends the events for one candidate's piece. The arguments of a call are
 // always complete.
-func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
+func (d *decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 	for i := range c.Content.Parts {
 		p := parse(&c.Content.Parts[i], fmt.Sprintf("call_%s_%d", d.CallID, d.calls))
 		switch {
@@ -450,10 +450,10 @@ func (d *Decoder) candidate(out []ir.Event, c *candidate) []ir.Event {
 	return append(out, ir.Event{Kind: ir.End, Choice: c.Index, Finish: f})
 }
 
-// ParseFault decodes an error (google.rpc.Status as JSON), either alone or as the first
+// parseFault decodes an error (google.rpc.Status as JSON), either alone or as the first
 // item of a list. If status is 0, the fault's status is the code in the error. A
 // retryDelay in its details becomes RetryMS.
-func ParseFault(status int, body []byte) *ir.Fault {
+func parseFault(status int, body []byte) *ir.Fault {
 	var d struct {
 		Error struct {
 			Code    int    `json:"code"`
@@ -484,9 +484,9 @@ func ParseFault(status int, body []byte) *ir.Fault {
 	return f
 }
 
-// BuildEmbeddings returns a batchEmbedContents request with one entry for each input, in
+// buildEmbeddings returns a batchEmbedContents request with one entry for each input, in
 // order. If dimensions is 0, the model determines their number.
-func BuildEmbeddings(model string, inputs []string, dimensions int64) ([]byte, error) {
+func buildEmbeddings(model string, inputs []string, dimensions int64) ([]byte, error) {
 	reqs := []ir.Obj{}
 	for _, in := range inputs {
 		q := ir.Obj{"model": "models/" + model, "content": content{Parts: []part{{Text: &in}}}}
@@ -496,9 +496,9 @@ func BuildEmbeddings(model string, inputs []string, dimensions int64) ([]byte, e
 	return ir.Obj{"requests": reqs}.Bytes()
 }
 
-// ParseEmbeddings returns the vectors in a batchEmbedContents response, in the order of
+// parseEmbeddings returns the vectors in a batchEmbedContents response, in the order of
 // the inputs. This API reports no usage for them.
-func ParseEmbeddings(body []byte) ([][]float32, error) {
+func parseEmbeddings(body []byte) ([][]float32, error) {
 	var d struct {
 		Embeddings []struct {
 			Values []float32 `json:"values"`

@@ -17,11 +17,10 @@ import (
 	"github.com/containerd/containerd/snapshots"
 )
 
-// Fault is what happens to one request.
+// Fault states whether the connection of a request breaks, and when.
 type Fault int
 
-// The faults of a request. The connection breaks before or after the daemon executes it; in
-// either case the client receives an error.
+// The faults of a request. With Lost and Unanswered, the client receives an error.
 const (
 	None       Fault = iota
 	Lost             // the daemon does not receive the request
@@ -39,7 +38,7 @@ const killed = 137
 // Daemon is a simulated daemon. Its containers and processes continue while it is stopped. It
 // is safe for concurrent use.
 type Daemon struct {
-	// Fault decides about a request in a namespace. op names the request, and image is the
+	// Fault returns the fault of a request in a namespace. op names the request, and image is the
 	// parent of the snapshot of its container, or "" if the request has no container. nil
 	// means no faults. It is called without a lock.
 	Fault func(ns, image, op string) Fault
@@ -100,8 +99,7 @@ func (d *Daemon) space(ns string) *space {
 	return s
 }
 
-// Left returns what the daemon has: a line for each container, task, snapshot and lease,
-// sorted.
+// Left returns a line for each container, task, snapshot and lease of the daemon, sorted.
 func (d *Daemon) Left() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -243,7 +243,7 @@ func (s taskService) Start(_ context.Context, in *tasks.StartRequest, _ ...grpc.
 // launcherFailed is the exit code of a launcher that receives no start message.
 const launcherFailed = 125
 
-// process is the first process of a container: the launcher, which becomes the program of
+// process runs the first process of a container: the launcher, which becomes the program of
 // the image when it has read the start message.
 func (d *Daemon) process(ctx context.Context, ns, image string, t *task) {
 	var head [8]byte

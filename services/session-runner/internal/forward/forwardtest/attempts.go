@@ -11,15 +11,15 @@ import (
 // Pack is an environment of a pack that names another proxy and certificate authority.
 var Pack = []string{"COLOR=red", "HTTP_PROXY=http://192.0.2.1:1", "no_proxy=*", "SSL_CERT_FILE=/tmp/other"}
 
-// Attempts are what the program testdata/client does in a sandbox, and the results that
-// are expected.
+// Attempts are the operations of the program testdata/client in a sandbox, and their expected
+// results.
 type Attempts struct {
 	lines, want []string
 }
 
-// All returns the attempts of a sandbox with the environment Pack and the proxy p: to fetch
-// pages through the proxy, to change the file ca, which must contain its certificate
-// authority, and to connect to other addresses, among them listeners of the host.
+// All returns the attempts of a sandbox with the environment Pack and the proxy p: to fetch pages
+// through the proxy, to read the environment, to read and change the file ca, which must contain
+// its certificate authority, and to connect to other addresses, among them listeners of the host.
 func All(t testing.TB, p *Proxy, ca string) *Attempts {
 	t.Helper()
 	a := &Attempts{}

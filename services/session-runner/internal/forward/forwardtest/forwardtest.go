@@ -1,5 +1,5 @@
-// Package forwardtest provides what the tests of egress on each tier need: a proxy on a
-// unix socket, and a program that runs in a sandbox and tries to connect.
+// Package forwardtest provides, for the tests of egress in each tier, a proxy on a unix socket,
+// and a program that runs in a sandbox and tries to connect.
 package forwardtest
 
 import (

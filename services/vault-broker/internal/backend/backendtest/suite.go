@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 )
@@ -20,7 +21,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, b backend.Backend)
-	}{{"versions", versions}, {"check and set", checkAndSet}, {"delete and restore", deleteAndRestore}, {"erase", erase}, {"owners", owners}, {"bytes", anyBytes}, {"race", race}, {"erase race", eraseRace}} {
+	}{{"versions", versions}, {"check and set", checkAndSet}, {"delete and restore", deleteAndRestore}, {"erase", erase}, {"owners", owners}, {"bytes", anyBytes}, {"about", about}, {"race", race}, {"erase race", eraseRace}} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, b) })
 	}
 	t.Run("restart", func(t *testing.T) {
@@ -40,7 +41,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 // put stores a value and returns its version.
 func put(t *testing.T, b backend.Backend, owner, name, value string, expect int) int {
 	t.Helper()
-	v, err := b.Put(t.Context(), owner, name, []byte(value), expect)
+	v, err := b.Put(t.Context(), owner, name, []byte(value), backend.About{}, expect)
 	if err != nil {
 		t.Fatalf("put %s/%s: %v", owner, name, err)
 	}
@@ -95,10 +96,10 @@ func versions(t *testing.T, b backend.Backend) {
 
 func checkAndSet(t *testing.T, b backend.Backend) {
 	put(t, b, "cas", "k", "one", 0)
-	_, err := b.Put(t.Context(), "cas", "k", []byte("other"), 0)
+	_, err := b.Put(t.Context(), "cas", "k", []byte("other"), backend.About{}, 0)
 	refused(t, "a second first version", err, backend.ErrConflict)
 	put(t, b, "cas", "k", "two", 1)
-	_, err = b.Put(t.Context(), "cas", "k", []byte("other"), 1)
+	_, err = b.Put(t.Context(), "cas", "k", []byte("other"), backend.About{}, 1)
 	refused(t, "a version after an old one", err, backend.ErrConflict)
 	if got := text(t, b, "cas", "k", 0); got != "two" {
 		t.Errorf("the value is %q", got)
@@ -146,7 +147,7 @@ func erase(t *testing.T, b backend.Backend) {
 	}
 	refused(t, "restoring an erased value", b.Restore(t.Context(), "erase", "k"), backend.ErrErased)
 	for expect, want := range map[int]error{backend.Any: backend.ErrErased, 2: backend.ErrErased, 1: backend.ErrConflict} {
-		_, err := b.Put(t.Context(), "erase", "k", []byte("again"), expect)
+		_, err := b.Put(t.Context(), "erase", "k", []byte("again"), backend.About{}, expect)
 		refused(t, fmt.Sprintf("storing after version %d of an erased name", expect), err, want)
 	}
 	if n, err := b.Newest(t.Context(), "erase", "k"); n != 2 || err != nil {
@@ -185,11 +186,28 @@ func anyBytes(t *testing.T, b backend.Backend) {
 		every[i] = byte(i)
 	}
 	for name, v := range map[string][]byte{"empty": {}, "every": every, "long": bytes.Repeat([]byte("0123456789abcdef"), 4096), "text": []byte("grüße \"quoted\"\n\u2028")} {
-		if _, err := b.Put(t.Context(), "bytes", name, v, backend.Any); err != nil {
+		if _, err := b.Put(t.Context(), "bytes", name, v, backend.About{}, backend.Any); err != nil {
 			t.Fatal(name, err)
 		}
 		if got, err := b.Get(t.Context(), "bytes", name, 0); err != nil || !bytes.Equal(got.Bytes, v) {
 			t.Errorf("%s: %d bytes came back, %v", name, len(got.Bytes), err)
+		}
+	}
+}
+
+// about checks that a version is returned with its description, and that versions of one
+// name have descriptions of their own.
+func about(t *testing.T, b backend.Backend) {
+	until := time.Date(2100, 2, 3, 4, 5, 6, 0, time.UTC)
+	want := []backend.About{{}, {Type: "login"}, {Type: "api_key", Expires: until}, {Expires: until.Add(time.Hour), Overlap: until.Add(time.Minute)}}
+	for i, a := range want {
+		if _, err := b.Put(t.Context(), "about", "k", []byte("v"), a, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, a := range want {
+		if v, err := b.Get(t.Context(), "about", "k", i+1); err != nil || v.About != a {
+			t.Errorf("version %d is described by %+v, %v, want %+v", i+1, v.About, err, a)
 		}
 	}
 }
@@ -207,7 +225,7 @@ func race(t *testing.T, b backend.Backend) {
 	for i := range writers {
 		wg.Go(func() {
 			value := fmt.Sprint("writer-", i)
-			_, err := b.Put(t.Context(), "race", "k", []byte(value), 0)
+			_, err := b.Put(t.Context(), "race", "k", []byte(value), backend.About{}, 0)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -229,8 +247,8 @@ func race(t *testing.T, b backend.Backend) {
 	}
 }
 
-// eraseRace checks that no version of a name can be read after an erasure during which
-// another writer stored versions, and that the writer then cannot store a further one.
+// eraseRace checks that the newest version of a name cannot be read after an erasure and a
+// writer that stored versions at the same time, whichever of them ended first.
 func eraseRace(t *testing.T, b backend.Backend) {
 	for round := range 40 {
 		name := fmt.Sprint("name", round)
@@ -238,7 +256,7 @@ func eraseRace(t *testing.T, b backend.Backend) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for range 3 {
-				if _, err := b.Put(t.Context(), "erase-race", name, []byte("next"), backend.Any); err != nil && !errors.Is(err, backend.ErrErased) {
+				if _, err := b.Put(t.Context(), "erase-race", name, []byte("next"), backend.About{}, backend.Any); err != nil && !errors.Is(err, backend.ErrErased) {
 					t.Errorf("a writer during an erasure: %v", err)
 				}
 			}

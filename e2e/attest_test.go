@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// TestAttest shows which hunks a verifier attributes to the edits of an agent in two sessions:
+// none that a person changed, and none of an edit between whose hooks a person or the other
+// session changed the file too. The contents are too long for an event. A bundle with changed
+// content is rejected.
+func TestAttest(t *testing.T) {
+	t.Run("one process", func(t *testing.T) { attested(t, harness.One(t, harness.Options{})) })
+	t.Run("one process per service", func(t *testing.T) { attested(t, harness.Processes(t, harness.Options{})) })
+}
+
+// attested runs the checks of TestAttest on a mesh.
+func attested(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	a := newAgent(t, m, "coder")
+	bin := harness.Bin(t, "binnacle")
+	git := func(args ...string) {
+		a.run(t, []string{"GIT_CONFIG_GLOBAL=/dev/null"}, append([]string{"git", "-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
+	}
+	var text strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&text, "line %d\n", i+1)
+	}
+	file := func(name string) string { return filepath.Join(a.work, name) }
+	replace := func(name, from, to string) {
+		t.Helper()
+		b, err := os.ReadFile(file(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.write(t, filepath.Join("work", name), strings.Replace(string(b), from, to, 1))
+	}
+	hook := func(event, session, name, from, to string) {
+		t.Helper()
+		doc := strings.Replace(hookDocument(event, name+session, "Edit", map[string]any{"file_path": file(name), "old_string": from, "new_string": to}, a.work), `"one"`, `"`+session+`"`, 1)
+		cmd := exec.CommandContext(t.Context(), bin, "hook", "run", "claude-code", "--content")
+		cmd.Dir, cmd.Env, cmd.Stdin = a.work, a.env, strings.NewReader(doc)
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Fatalf("%s %s: %v %s", event, name, err, out)
+		}
+	}
+	if err := os.Remove(file(".git")); err != nil {
+		t.Fatal(err)
+	}
+	git("init", "-q", "-b", "main")
+	for _, name := range []string{"a", "b", "c"} {
+		a.write(t, filepath.Join("work", name), text.String())
+	}
+	git("add", ".")
+	git("commit", "-qm", "base")
+	git("switch", "-qc", "change")
+
+	hook("PreToolUse", "s1", "a", "line 9\n", "AGENT\n")
+	replace("a", "line 9\n", "AGENT\n")
+	hook("PostToolUse", "s1", "a", "line 9\n", "AGENT\n")
+	replace("a", "line 5000\n", "line 5000\nPERSON\n") // after the hooks of the edit
+	hook("PreToolUse", "s1", "b", "line 9\n", "AGENT\n")
+	replace("b", "line 9\n", "AGENT\n")
+	replace("b", "line 99\n", "PERSON\n") // between the hooks of the edit
+	hook("PostToolUse", "s1", "b", "line 9\n", "AGENT\n")
+	hook("PreToolUse", "s1", "c", "line 9\n", "AGENT\n")
+	hook("PreToolUse", "s2", "c", "line 99\n", "OTHER\n")
+	replace("c", "line 99\n", "OTHER\n")
+	hook("PostToolUse", "s2", "c", "line 99\n", "OTHER\n")
+	replace("c", "line 9\n", "AGENT\n")
+	hook("PostToolUse", "s1", "c", "line 9\n", "AGENT\n")
+	git("commit", "-qam", "change")
+
+	bundle := filepath.Join(t.TempDir(), "pr.json")
+	cli(t, m, "attest", "pr", "--dir", a.work, "--base", "main", "--out", bundle)
+	verify := []string{"attest", "verify", bundle, "--dir", a.work, "--base", "main", "--root", filepath.Join(m.Dir, "root.kid"), "-o", "json"}
+	var out struct {
+		Unattributed int
+		Files        []struct {
+			Path       string
+			Attributed bool
+			Hunks      []struct {
+				Line int
+				Edit *struct{ Session string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(cli(t, m, verify...)), &out); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	sessions := map[string]string{} // in the order in which they occur
+	for _, f := range out.Files {
+		for _, h := range f.Hunks {
+			by := "none"
+			if h.Edit != nil {
+				if by = sessions[h.Edit.Session]; by == "" {
+					by = fmt.Sprint("s", len(sessions)+1)
+					sessions[h.Edit.Session] = by
+				}
+			}
+			got = append(got, fmt.Sprintf("%s:%d=%s", f.Path, h.Line, by))
+		}
+	}
+	if want := "a:9=s1 a:5001=none b:9=none b:99=none c:9=none c:99=s2"; strings.Join(got, " ") != want || out.Unattributed != 3 {
+		t.Errorf("%q, %d unattributed, want %q", got, out.Unattributed, want)
+	}
+
+	var doc struct {
+		Format, Base, Commit string
+		Packs                [][]byte
+	}
+	raw, err := os.ReadFile(bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	doc.Packs[0] = bytes.Replace(doc.Packs[0], []byte("AGENT"), []byte("OTHER"), 1)
+	forged, err := json.Marshal(map[string]any{"format": doc.Format, "base": doc.Base, "commit": doc.Commit, "packs": doc.Packs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bundle, forged, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := m.CLI(verify...); err == nil || !strings.Contains(err.Error()+out, "FAILED") {
+		t.Errorf("a bundle with another content: %v %s", err, out)
+	}
+}

@@ -1,0 +1,301 @@
+package e2e
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// codingClient is a client whose hooks are tested with the program itself.
+type codingClient struct {
+	name     string
+	project  bool                              // the hooks are installed for the project
+	shell    func(command string) harness.Step // a command line
+	subagent harness.Step                      // starts a subagent with the prompt subagentPrompt
+	// configure writes the configuration of the client and of its model, with another hook, which
+	// replaces the command line `echo original > rewritten.txt` by `echo changed > rewritten.txt`.
+	configure func(t *testing.T, a *agent, model string)
+	argv      []string // without the prompt
+	env       func(a *agent, model string) []string
+	rewritten string // outcome of the command that the other hook rewrites
+	apart     bool   // a subagent has a session of its own
+}
+
+// The prompts of the conversations other than the first.
+const (
+	subagentPrompt = "Do the part of a subagent."
+	secondPrompt   = "Do the part of the second agent."
+)
+
+// grantNext grants the next call that waits for approval.
+func grantNext(t *testing.T, m, ann *harness.Mesh) {
+	eventually(t, "a call waits for approval and is granted", 4*time.Minute, func() bool {
+		out, err := m.CLI("approvals", "list", "-o", "json")
+		var calls []struct {
+			CallID string `json:"call_id"`
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &calls)
+		}
+		if err == nil && len(calls) > 0 {
+			out, err = ann.CLI("approvals", "grant", calls[0].CallID, "--reason", "seen")
+		}
+		if err != nil {
+			t.Error(out, err)
+		}
+		return err != nil || len(calls) > 0
+	})
+}
+
+// TestHooksOfClients shows, with Claude Code, Codex and OpenCode, that policy decides on their tool
+// calls before the tools run, and that each call has a receipt. An agent runs a command that is
+// allowed; one that is denied, whose reason is its result; one that a person approves while it
+// waits; one that another hook of the client rewrites; and a subagent, whose command is denied. The
+// mesh is killed in the middle of its session: the next command is denied, as is that of a second
+// agent with the same configuration, which starts while the mesh is away. When the mesh runs again,
+// the commands of both are allowed at the same time. The receipts of each session are in a chain
+// that verifies, and the removal of the hooks restores the configuration.
+func TestHooksOfClients(t *testing.T) {
+	m := harness.One(t, harness.Options{})
+	activateCoding(t, m, "guard")
+	cli(t, m, "principals", "register", "ann", "person")
+	cli(t, m, "roles", "grant", "ann", "approver")
+	ann := m.As(m.TokenFor("ann", "approvals:vote"))
+	for _, c := range []*codingClient{claudeCode(t), codex(t), openCode(t)} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, m, ann) })
+	}
+}
+
+// test runs the checks of TestHooksOfClients.
+func (c *codingClient) test(t *testing.T, m, ann *harness.Mesh) {
+	a := newAgent(t, m, c.name+"-coder")
+	second := *a
+	second.work = filepath.Join(a.home, "second")
+	for _, x := range []*agent{a, &second} {
+		x.workFile(t, ".git/HEAD", "ref: refs/heads/main\n")
+		x.workFile(t, ".env", "PASSWORD=hidden-value")
+	}
+	var others sync.WaitGroup
+	model := harness.NewScripted(t)
+	restarted := make(chan struct{})
+	step := func(command string, before func()) harness.Step {
+		s := c.shell(command)
+		s.Before = before
+		return s
+	}
+	model.Add(harness.Prompt, step("echo allowed > made.txt", nil), step("cat .env", nil),
+		step("env -C . touch asked.txt", func() { others.Go(func() { grantNext(t, m, ann) }) }),
+		step("echo original > rewritten.txt", nil),
+		c.subagent,
+		step("echo x > killed.txt", func() {
+			eventually(t, "the subagent's command was denied", 4*time.Minute, func() bool { return model.Result(subagentPrompt, 0) != "" })
+			m.Kill("binnacle")
+		}),
+		step("echo again > again.txt", func() {
+			others.Go(func() { c.run(t, &second, secondPrompt, model.URL) })
+			select {
+			case <-restarted:
+			case <-time.After(4 * time.Minute):
+				t.Error("the second agent did not start")
+			}
+		}))
+	model.Add(subagentPrompt, c.shell("cat .e''nv"))
+	model.Add(secondPrompt, step("echo x > away.txt", nil),
+		step("echo second > made.txt", func() { m.Restart("binnacle"); m.WaitReady(); close(restarted) }),
+		step("cat .env", nil))
+	for _, x := range []*agent{a, &second} {
+		c.configure(t, x, model.URL)
+	}
+	before := files(t, a.home)
+	where := [][]string{nil}
+	if c.project {
+		where = [][]string{{"--project", a.work}, {"--project", second.work}}
+	}
+	for _, project := range where {
+		a.install(t, c.name, project...)
+	}
+	if out := c.run(t, a, harness.Prompt, model.URL); !strings.Contains(out, "finished") {
+		t.Error(out)
+	}
+	others.Wait()
+	for name, want := range map[string]string{"work/made.txt": "allowed\n", "work/asked.txt": "", "work/rewritten.txt": "changed\n", "work/again.txt": "again\n", "second/made.txt": "second\n"} {
+		if b, err := os.ReadFile(filepath.Join(a.home, name)); err != nil || string(b) != want {
+			t.Errorf("%s: %q %v, want %q", name, b, err, want)
+		}
+	}
+	for _, name := range []string{"work/killed.txt", "second/away.txt"} {
+		if _, err := os.Stat(filepath.Join(a.home, name)); err == nil {
+			t.Errorf("%s was written without a decision", name)
+		}
+	}
+	const secret, away = "denied by policy: DENY_SECRET_FILE (receipt ", "denied, because there is no decision"
+	for _, want := range []struct {
+		prompt string
+		step   int
+		text   string
+	}{{harness.Prompt, 1, secret}, {subagentPrompt, 0, secret}, {harness.Prompt, 5, away}, {secondPrompt, 0, away}, {secondPrompt, 2, secret}} {
+		if r := model.Result(want.prompt, want.step); !strings.Contains(r, want.text) || strings.Contains(r, "hidden-value") {
+			t.Errorf("%s step %d: %q, want %q", want.prompt, want.step, r, want.text)
+		}
+	}
+	c.checkCalls(t, m)
+	for _, project := range where {
+		a.run(t, nil, append([]string{harness.Bin(t, "binnacle"), "hook", "uninstall", c.name, "--yes"}, project...)...)
+	}
+	if after := files(t, a.home); !maps.Equal(before, after) {
+		t.Errorf("after the removal: %q, want %q", after, before)
+	}
+}
+
+// checkCalls checks the outcomes of the calls of each session, and verifies the sessions.
+func (c *codingClient) checkCalls(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	sessions := map[string][]string{}
+	for _, x := range acting(hookedCalls(t, m, c.name+"-coder")) {
+		sessions[x.Session] = append(sessions[x.Session], strings.TrimSpace(strings.TrimPrefix(x.Kind, "client.")+" "+x.Verdict+" "+x.Status+" "+x.Code+" "+x.AttestedBy))
+	}
+	const ran, denied = "shell ALLOW succeeded  caller", "shell DENY denied denied"
+	first := []string{ran, denied, ran, c.rewritten, "subagent ALLOW succeeded  caller", ran}
+	want := [][]string{first, {ran, denied}}
+	if c.apart {
+		want = append(want, []string{denied})
+	}
+	var got [][]string
+	for s, calls := range sessions {
+		if len(calls) > 3 && !c.apart { // the subagent's call is before or after the outcome of the call that started the subagent
+			i := slices.Index(calls[3:], denied)
+			if i < 0 {
+				t.Fatalf("no call of the subagent: %q", calls)
+			}
+			calls = slices.Delete(calls, 3+i, 4+i)
+		}
+		got = append(got, calls)
+		verifySession(t, m, s)
+	}
+	order := func(a, b []string) int { return len(b) - len(a) }
+	slices.SortFunc(got, order)
+	if !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("calls by session: %q, want %q", got, want)
+	}
+}
+
+// files returns the contents of the configuration files of the clients below a home folder.
+func files(t *testing.T, home string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, glob := range []string{"*/.claude/settings.json", "*/.codex/hooks.json", ".codex/hooks.json", ".config/opencode/plugin/*"} {
+		names, err := filepath.Glob(filepath.Join(home, glob))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[name] = string(b)
+		}
+	}
+	return out
+}
+
+// run runs the client with a prompt, and returns its output.
+func (c *codingClient) run(t *testing.T, a *agent, prompt, model string) string {
+	t.Helper()
+	return a.run(t, c.env(a, model), append(slices.Clone(c.argv), prompt)...)
+}
+
+// rewriter returns the hooks of a configuration of Claude Code or Codex that replace a command
+// line; see the field configure.
+func rewriter(t *testing.T, a *agent) string {
+	t.Helper()
+	a.write(t, "rewrite.sh", `if grep -q "echo original"; then
+	echo '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"allow","updatedInput":{"command":"echo changed > rewritten.txt","description":"x"}}}'
+fi
+`)
+	return `"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [{"type": "command", "command": "sh ` + filepath.Join(a.home, "rewrite.sh") + `"}]}]} }` + "\n"
+}
+
+// workFile writes a file into the agent's work folder.
+func (a *agent) workFile(t *testing.T, name, content string) {
+	t.Helper()
+	a.write(t, filepath.Join(filepath.Base(a.work), name), content)
+}
+
+// claudeCode returns Claude Code. Its hooks run at the same time and receive the original input;
+// the hook after the tool detects that another hook rewrote it.
+func claudeCode(t *testing.T) *codingClient {
+	return &codingClient{name: "claude-code", project: true, rewritten: "shell ALLOW failed executed_other_args caller",
+		shell: func(command string) harness.Step {
+			return harness.Step{Tool: "Bash", Input: map[string]any{"command": command, "description": "x"}}
+		},
+		subagent: harness.Step{Tool: "Agent", Input: map[string]any{"description": "x", "prompt": subagentPrompt, "subagent_type": "general-purpose"}},
+		configure: func(t *testing.T, a *agent, _ string) {
+			a.workFile(t, ".claude/settings.json", `{"theme": "dark", `+rewriter(t, a))
+		},
+		argv: []string{filepath.Join(agentsDir(t), "@anthropic-ai/claude-code-linux-x64/claude"), "--model", "claude-scripted-1", "--allowedTools=Bash,Agent", "-p"},
+		env: func(_ *agent, model string) []string {
+			return []string{"ANTHROPIC_BASE_URL=" + model, "ANTHROPIC_AUTH_TOKEN=x", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_TELEMETRY=1", "ENABLE_TOOL_SEARCH=false"}
+		}}
+}
+
+// codex returns Codex, whose hooks run as those of Claude Code do.
+func codex(t *testing.T) *codingClient {
+	bin, err := filepath.Glob(filepath.Join(agentsDir(t), "@openai/codex-linux-x64/vendor/*/*/codex"))
+	if err != nil || len(bin) == 0 {
+		t.Fatal("no codex in its package", err)
+	}
+	return &codingClient{name: "codex", rewritten: "shell ALLOW failed executed_other_args caller",
+		shell: func(command string) harness.Step {
+			return harness.Step{Tool: "exec_command", Input: map[string]any{"cmd": command}}
+		},
+		subagent: harness.Step{Tool: "multi_agent_v1/spawn_agent", Input: map[string]any{"message": subagentPrompt}},
+		configure: func(t *testing.T, a *agent, model string) {
+			a.write(t, ".codex/config.toml", "model = \"gpt-5.2\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \""+model+"/v1\"\nwire_api = \"responses\"\n")
+			a.write(t, ".codex/hooks.json", `{"description": "ours" , `+rewriter(t, a))
+		},
+		argv: []string{bin[0], "exec", "--dangerously-bypass-hook-trust", "--skip-git-repo-check"},
+		env:  func(a *agent, _ string) []string { return []string{"CODEX_HOME=" + a.home + "/.codex"} }}
+}
+
+// openCode returns OpenCode. Its plugins run one after the other, beginning with those that a
+// configuration file names, so that policy decides on the rewritten command. A subagent has a
+// session of its own.
+func openCode(t *testing.T) *codingClient {
+	return &codingClient{name: "opencode", apart: true, rewritten: "shell ALLOW succeeded  caller",
+		shell: func(command string) harness.Step {
+			return harness.Step{Tool: "bash", Input: map[string]any{"command": command, "description": "x"}}
+		},
+		subagent: harness.Step{Tool: "task", Input: map[string]any{"description": "x", "prompt": subagentPrompt, "subagent_type": "general"}},
+		configure: func(t *testing.T, a *agent, model string) {
+			conf, err := json.Marshal(map[string]any{"provider": map[string]any{"scripted": map[string]any{"npm": "@ai-sdk/openai-compatible", "name": "scripted", "options": map[string]string{"baseURL": model + "/v1", "apiKey": "x"}, "models": map[string]any{"m": map[string]any{}}}},
+				"autoupdate": false, "share": "disabled", "permission": "allow", "plugin": []string{"file://" + a.home + "/rewrite.js"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.workFile(t, "opencode.json", string(conf))
+			// OpenCode would install this package before it loads plugins and, without access to the
+			// registry, would retry for a minute. The mesh's plugin does not use the package.
+			a.write(t, ".config/opencode/package.json", `{"dependencies":{"@opencode-ai/plugin":"1.18.33"}}`)
+			a.write(t, ".config/opencode/package-lock.json", `{"name":"opencode","lockfileVersion":3,"requires":true,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"1.18.33"}},"node_modules/@opencode-ai/plugin":{"version":"1.18.33"}}}`)
+			a.write(t, ".config/opencode/node_modules/@opencode-ai/plugin/package.json", `{"name":"@opencode-ai/plugin","version":"1.18.33"}`)
+			a.write(t, "rewrite.js", `export const Rewrite = async () => ({
+  "tool.execute.before": async (input, output) => {
+    if (output.args.command?.startsWith("echo original")) output.args.command = "echo changed > rewritten.txt"
+  },
+})
+`)
+		},
+		argv: []string{filepath.Join(agentsDir(t), "opencode-linux-x64-baseline/bin/opencode"), "run", "--model", "scripted/m"},
+		env: func(*agent, string) []string {
+			return []string{"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}
+		}}
+}

@@ -1,0 +1,30 @@
+package egress
+
+// The names of the endpoints to which services send requests through the egress-broker. The
+// egress-broker reads the servers of each endpoint from a setting; see EndpointSetting.
+const (
+	EndpointACME            = "acme"
+	EndpointApprovalWebhook = "approval_webhook"
+	EndpointBundles         = "bundles"
+	EndpointJobWebhook      = "job_webhook"
+	EndpointOIDC            = "oidc"
+)
+
+// endpointSettings has, by endpoint, the setting from which the egress-broker reads its servers.
+var endpointSettings = map[string]string{
+	EndpointACME:            "gateway.acme",
+	EndpointApprovalWebhook: "gateway.approval_webhook",
+	EndpointBundles:         "policy.bundle_servers",
+	EndpointJobWebhook:      "gateway.job_webhook",
+	EndpointOIDC:            "gateway.oidc",
+}
+
+// EndpointSetting returns the name of the setting from which the egress-broker reads the
+// servers of an endpoint, or "endpoint " and the endpoint's name if it is not one of the
+// constants.
+func EndpointSetting(name string) string {
+	if s, ok := endpointSettings[name]; ok {
+		return s
+	}
+	return "endpoint " + name
+}

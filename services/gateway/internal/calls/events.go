@@ -1,0 +1,183 @@
+package calls
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/durable"
+)
+
+// Names of server-sent events.
+const (
+	eventState  = "state"  // a CallState
+	eventResult = "result" // the last event: a CallResponse, or a CallState if the call waits for approval
+	eventError  = "error"  // the last event: an apierr.Body
+)
+
+// idleEvery is the interval at which a comment is sent in a stream without events, so that proxies
+// do not close its connection.
+const idleEvery = 15 * time.Second
+
+// acceptsEvents reports whether a request accepts server-sent events.
+func acceptsEvents(c echo.Context) bool {
+	return strings.Contains(c.Request().Header.Get("Accept"), "text/event-stream")
+}
+
+// eventStream is a response of server-sent events, which begins with the first event. It is
+// not safe for concurrent use.
+type eventStream struct {
+	c     echo.Context
+	begun bool
+	last  []byte    // the last state that the method changed has sent
+	sent  time.Time // when the method changed last sent an event or a comment
+}
+
+// send writes one event.
+func (s *eventStream) send(name string, doc any) error {
+	b, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	return s.write(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, b))
+}
+
+func (s *eventStream) write(b []byte) error {
+	w := s.c.Response()
+	if !s.begun {
+		s.begun = true
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Cache-Control", "no-cache")
+		w.WriteHeader(http.StatusOK)
+	}
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	w.Flush()
+	return nil
+}
+
+// fail writes the last event of a stream whose request failed. It logs an error that is not
+// meant for the caller, as the error handler does.
+func (s *eventStream) fail(err error, log func(err error)) error {
+	var e *apierr.Error
+	switch {
+	case errors.Is(err, context.Canceled):
+		return nil // the client has disconnected
+	case !errors.As(err, &e):
+		log(err)
+		e = &apierr.Error{Status: http.StatusInternalServerError, Type: "server_error", Code: contract.CodeInternal, Message: "internal error; see the gateway's log"}
+	}
+	return s.send(eventError, e.Doc(""))
+}
+
+// failed writes the last event of a stream for a call that did not succeed: its state if it
+// waits for approval, and otherwise the error.
+func (s *eventStream) failed(r propose.Request, err error, log func(err error)) error {
+	var esc *apierr.Escalation
+	if errors.As(err, &esc) {
+		return s.send(eventResult, waiting(r, esc))
+	}
+	return s.fail(err, log)
+}
+
+// progressing sends the progress of the call r to a caller that accepts server-sent events,
+// until end is called. end returns the stream, or nil if no event was sent: the response is
+// then an ordinary one, with its status.
+func (s *API) progressing(c echo.Context, r propose.Request) (end func() *eventStream) {
+	if !acceptsEvents(c) || Async(c) {
+		return func() *eventStream { return nil }
+	}
+	st := &eventStream{c: c}
+	stop := Follow(c.Request().Context(), s.Runner, r, func(n Notice) {
+		if !st.begun {
+			Headers(c, r, "")
+		}
+		state := CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: running, Queued: n.Queued, Poll: pollOf(r.ID)}
+		if n.Reported {
+			durable.Known(c) // the claim of the call was durable before its program started
+			state.Progress = &n.Progress
+		}
+		_ = st.send(eventState, state) // a client that has disconnected ends the request
+	})
+	return func() *eventStream {
+		stop()
+		if !st.begun {
+			return nil
+		}
+		return st
+	}
+}
+
+// watchEvery is the interval at which the state of a call is read for a stream.
+const watchEvery = time.Second
+
+// watch responds with the states of a call as server-sent events, one for each change; the last
+// one contains the outcome. An error before the first event is an ordinary response; a later one
+// ends the stream unless it is retryable. The stream counts in Streams, and it is aborted when the
+// caller's access ends.
+func (s *API) watch(c echo.Context, who *auth.Caller) error {
+	leave, ok := s.Streams.Take(who.Tenant)
+	if !ok {
+		return apierr.ReadsExceeded("tenant " + who.Tenant + " has as many streams open at this gateway as it may; end one, or read the state without a stream")
+	}
+	defer leave()
+	ctx, end := s.Gate.WatchReads(c.Request().Context(), who, false)
+	defer end()
+	st := &eventStream{c: c}
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		out, err := s.current(ctx, who, c.Param("id"))
+		switch {
+		case ctx.Err() != nil && c.Request().Context().Err() == nil && st.begun:
+			panic(http.ErrAbortHandler) // the client is still connected, but its access has ended
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil && !st.begun:
+			return err
+		case err != nil && !retryable(err):
+			return st.fail(err, func(err error) { s.Log.Error("request failed", "path", c.Path(), "err", err) })
+		}
+		if err := st.changed(out, err == nil); err != nil || out.ReceiptID != "" {
+			return nil // the client has disconnected, or has the outcome
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// changed sends state if read is set and state differs from the one that was sent last. Otherwise
+// it sends a comment if it has sent nothing for idleEvery.
+func (s *eventStream) changed(state CallState, read bool) error {
+	b, err := json.Marshal(state)
+	switch {
+	case err != nil:
+		return err
+	case read && string(b) != string(s.last):
+		s.last, s.sent = b, time.Now()
+		return s.send(eventState, state)
+	case time.Since(s.sent) >= idleEvery:
+		s.sent = time.Now()
+		return s.write([]byte(":\n\n"))
+	}
+	return nil
+}
+
+// retryable reports whether a read of the state of a call may succeed later.
+func retryable(err error) bool {
+	e := (*apierr.Error)(nil)
+	return errors.As(err, &e) && e.Status == http.StatusServiceUnavailable
+}

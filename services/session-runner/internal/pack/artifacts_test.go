@@ -1,0 +1,57 @@
+package pack
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestCheckArtifacts checks which members artifacts of manifests are valid, and that the errors
+// name the member.
+func TestCheckArtifacts(t *testing.T) {
+	patch := Artifact{Member: "patch", Name: "change.patch", MediaType: "text/x-diff"}
+	for want, all := range map[string][]Artifact{
+		"":                         {patch, {Member: "page", Name: "page 1.png", MediaType: "image/png", Base64: true}},
+		"artifacts: want at most":  make([]Artifact, maxArtifacts+1),
+		"artifacts[1].member":      {patch, patch},
+		"artifacts[0].member":      {{Name: "a", MediaType: "text/plain"}},
+		"artifacts[0].name: \"a/b": {{Member: "a", Name: "a/b", MediaType: "text/plain"}},
+		"artifacts[0].name: \"a\\": {{Member: "a", Name: "a\n", MediaType: "text/plain"}},
+		"artifacts[0].name: \"\"":  {{Member: "a", MediaType: "text/plain"}},
+		"artifacts[0].name: \"l":   {{Member: "a", Name: strings.Repeat("l", maxName), MediaType: "text/plain", List: true}},
+		"artifacts[0].media_type":  {{Member: "a", Name: "a", MediaType: "text"}},
+	} {
+		err := checkArtifacts(all)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+// TestCheckInputs checks which members artifact_inputs of manifests are valid, and that the errors
+// name the member.
+func TestCheckInputs(t *testing.T) {
+	for want, all := range map[string][]Input{
+		"":                             {{"a", maxInputBytes - 1}, {"b", 1}},
+		"artifact_inputs[1].member":    {{"a", 1}, {"a", 1}},
+		"artifact_inputs[0].member":    {{"", 1}},
+		"artifact_inputs[0].max_bytes": {{"a", 0}},
+		"artifact_inputs[1].max_bytes": {{"a", maxInputBytes}, {"b", 1}},
+	} {
+		err := checkInputs(all)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+// TestNumbered checks the names of the artifacts of a list.
+func TestNumbered(t *testing.T) {
+	for name, want := range map[string]string{"shot.png": "shot-1.png", "a": "a-1", "b.tar.gz": "b.tar-1.gz"} {
+		if got := (&Artifact{Name: name}).Numbered(0); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if got := (&Artifact{Name: strings.Repeat("l", maxNumbered)}).Numbered(MaxListed - 1); len(got) > maxName {
+		t.Errorf("a name of %d bytes", len(got))
+	}
+}
