@@ -26,7 +26,7 @@ type codingClient struct {
 	argv      []string // without the prompt
 	env       func(a *agent, model string) []string
 	rewritten string // outcome of the command that the other hook rewrites
-	apart     bool   // a subagent has a session of its own
+	last      string // the last event of a session
 }
 
 // The prompts of the conversations other than the first.
@@ -147,6 +147,7 @@ func (c *codingClient) test(t *testing.T, m, ann *harness.Mesh) {
 		}
 	}
 	c.checkCalls(t, m)
+	c.checkEvents(t, m)
 	for _, project := range where {
 		a.run(t, nil, append([]string{harness.Bin(t, "binnacle"), "hook", "uninstall", c.name, "--yes"}, project...)...)
 	}
@@ -165,12 +166,9 @@ func (c *codingClient) checkCalls(t *testing.T, m *harness.Mesh) {
 	const ran, denied = "shell ALLOW succeeded  caller", "shell DENY denied denied"
 	first := []string{ran, denied, ran, c.rewritten, "subagent ALLOW succeeded  caller", ran}
 	want := [][]string{first, {ran, denied}}
-	if c.apart {
-		want = append(want, []string{denied})
-	}
 	var got [][]string
 	for s, calls := range sessions {
-		if len(calls) > 3 && !c.apart { // the subagent's call is before or after the outcome of the call that started the subagent
+		if len(calls) > 3 { // the subagent's call is before or after the outcome of the call that started the subagent
 			i := slices.Index(calls[3:], denied)
 			if i < 0 {
 				t.Fatalf("no call of the subagent: %q", calls)
@@ -184,6 +182,50 @@ func (c *codingClient) checkCalls(t *testing.T, m *harness.Mesh) {
 	slices.SortFunc(got, order)
 	if !slices.EqualFunc(got, want, slices.Equal) {
 		t.Errorf("calls by session: %q, want %q", got, want)
+	}
+}
+
+// checkEvents checks that prompts, the subagent, and the starts and ends of both sessions are
+// recorded. The end of the subagent is not, if the mesh is away then.
+func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	sessions := map[string][]string{}
+	for line := range strings.Lines(cli(t, m, "search", "actor="+c.name+"-coder", "-o", "jsonl")) {
+		var e struct {
+			Event struct {
+				Type, Session string
+				Data          struct {
+					Kind string
+					Args struct{ Text string }
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err, line)
+		}
+		if d := e.Event.Data; strings.Contains(e.Event.Type, ".call_proposed.") && d.Kind == "client.session" {
+			var args struct{ Event string }
+			if err := json.Unmarshal([]byte(d.Args.Text), &args); err != nil {
+				t.Fatal(err, line)
+			}
+			sessions[e.Event.Session] = append(sessions[e.Event.Session], args.Event)
+		}
+	}
+	subagents := 0
+	for s, events := range sessions {
+		expected := []string{c.last} // the mesh was away when the second session began
+		if slices.Contains(events, "SubagentStart") {
+			subagents++
+			expected = append(expected, "SessionStart", "UserPromptSubmit")
+		}
+		for _, want := range expected {
+			if !slices.Contains(events, want) {
+				t.Errorf("session %s has the events %q, want %s among them", s, events, want)
+			}
+		}
+	}
+	if len(sessions) != 2 || subagents != 1 {
+		t.Errorf("the events of the sessions are %q, want two sessions and a subagent in one", sessions)
 	}
 }
 
@@ -233,7 +275,7 @@ func (a *agent) workFile(t *testing.T, name, content string) {
 // claudeCode returns Claude Code. Its hooks run at the same time and receive the original input;
 // the hook after the tool detects that another hook rewrote it.
 func claudeCode(t *testing.T) *codingClient {
-	return &codingClient{name: "claude-code", project: true, rewritten: "shell ALLOW failed executed_other_args caller",
+	return &codingClient{name: "claude-code", project: true, last: "SessionEnd", rewritten: "shell ALLOW failed executed_other_args caller",
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "Bash", Input: map[string]any{"command": command, "description": "x"}}
 		},
@@ -253,7 +295,7 @@ func codex(t *testing.T) *codingClient {
 	if err != nil || len(bin) == 0 {
 		t.Fatal("no codex in its package", err)
 	}
-	return &codingClient{name: "codex", rewritten: "shell ALLOW failed executed_other_args caller",
+	return &codingClient{name: "codex", last: "SessionEnd", rewritten: "shell ALLOW failed executed_other_args caller",
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "exec_command", Input: map[string]any{"cmd": command}}
 		},
@@ -267,10 +309,9 @@ func codex(t *testing.T) *codingClient {
 }
 
 // openCode returns OpenCode. Its plugins run one after the other, beginning with those that a
-// configuration file names, so that policy decides on the rewritten command. A subagent has a
-// session of its own.
+// configuration file names, so that policy decides on the rewritten command.
 func openCode(t *testing.T) *codingClient {
-	return &codingClient{name: "opencode", apart: true, rewritten: "shell ALLOW succeeded  caller",
+	return &codingClient{name: "opencode", last: "Stop", rewritten: "shell ALLOW succeeded  caller",
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "bash", Input: map[string]any{"command": command, "description": "x"}}
 		},

@@ -20,7 +20,7 @@ type claudeDocument struct {
 	Error      json.RawMessage `json:"error"`
 	CallID     string          `json:"tool_use_id"`
 	Agent      string          `json:"agent_id"`
-	AgentType  string          `json:"agent_type"`
+	AgentLog   string          `json:"agent_transcript_path"`
 	Prompt     string          `json:"prompt"`
 }
 
@@ -39,6 +39,9 @@ func (claude) Parse(doc []byte) (*Event, error) {
 		Failed: d.Event == "PostToolUseFailure", CWD: d.CWD, Transcript: d.Transcript, Subagent: d.Agent, Prompt: d.Prompt}
 	if e.Failed && len(e.Response) == 0 {
 		e.Response = d.Error
+	}
+	if e.Name == "SubagentStop" && d.AgentLog != "" {
+		e.Transcript = d.AgentLog
 	}
 	return e, e.check()
 }
@@ -92,8 +95,7 @@ type openCode struct{}
 
 // Parse implements Client.
 func (openCode) Parse(doc []byte) (*Event, error) {
-	e, err := claude{}.Parse(doc)
-	return e, err
+	return claude{}.Parse(doc)
 }
 
 // Asks implements Client.

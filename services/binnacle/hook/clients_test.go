@@ -30,6 +30,10 @@ func TestParse(t *testing.T) {
 		})},
 		{"opencode", `{"hook_event_name":"PreToolUse",` + tool + `,"agent_id":"a"}`, with(call, func(e *Event) { e.Phase, e.Name, e.Subagent = Before, "PreToolUse", "a" })},
 		{"claude-code", `{"hook_event_name":"UserPromptSubmit","prompt":"p",` + common + `}`, with(base, func(e *Event) { e.Phase, e.Name, e.Prompt = Session, "UserPromptSubmit", "p" })},
+		{"codex", `{"hook_event_name":"SubagentStop","agent_id":"a","agent_transcript_path":"/a",` + common + `}`, with(base, func(e *Event) {
+			e.Phase, e.Name, e.Subagent, e.Transcript = Session, "SubagentStop", "a", "/a"
+		})},
+		{"codex", `{"hook_event_name":"SubagentStop","agent_id":"a","agent_transcript_path":null,` + common + `}`, with(base, func(e *Event) { e.Phase, e.Name, e.Subagent = Session, "SubagentStop", "a" })},
 		{"claude-code", `{"hook_event_name":"Unheard",` + common + `}`, with(base, func(e *Event) { e.Phase, e.Name = Ignored, "Unheard" })},
 		{"gemini-cli", `{"hook_event_name":"BeforeTool",` + tool + `}`, with(call, func(e *Event) { e.Phase, e.Name = Before, "BeforeTool" })},
 		{"gemini-cli", `{"hook_event_name":"AfterTool",` + strings.Replace(tool, `"tool_use_id":"c",`, "", 1) + `}`, with(call, func(e *Event) {

@@ -16,9 +16,9 @@ var limits = map[string][]string{
 		"Codex 0.169.0: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it, and its outcome is recorded as executed_other_args",
 	},
 	"opencode": {
-		"OpenCode 1.18.33: there is no event for a tool that failed, so its call ends with the outcome unknown",
 		"OpenCode 1.18.33: tools of MCP servers have no prefix of their own, so they are calls of kind client.other",
-		"OpenCode 1.18.33: plugins run one after the other; what a plugin after ours rewrites is recorded as executed_other_args; a subagent has a session of its own",
+		"OpenCode 1.18.33: plugins run one after the other; what a plugin after ours rewrites is recorded as executed_other_args",
+		"OpenCode 1.18.33: plugins do not learn of a subagent that an earlier process started, so the events of one that is resumed have a session of their own",
 	},
 	"cursor": {
 		"Cursor: the documents follow descriptions of its format by others and were not tried with the program; its hooks are installed with failClosed, so that a tool does not run if its hook failed",

@@ -45,7 +45,7 @@ var layouts = map[string]layout{
 	"claude-code": {user: ".claude/settings.json", project: ".claude/settings.json", perSecond: 1, matched: []string{"PreToolUse", "PostToolUse", "PostToolUseFailure"},
 		events: []string{"PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart", "SessionEnd", "SubagentStart", "SubagentStop"}},
 	"codex": {user: ".codex/hooks.json", project: ".codex/hooks.json", perSecond: 1, matched: []string{"PreToolUse", "PostToolUse"}, members: []string{"description", "hooks"},
-		events: []string{"PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart"}},
+		events: []string{"PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart", "SessionEnd", "SubagentStart", "SubagentStop"}},
 	"gemini-cli": {user: ".gemini/settings.json", project: ".gemini/settings.json", perSecond: 1000, matched: []string{"BeforeTool", "AfterTool"}, events: []string{"BeforeTool", "AfterTool", "BeforeAgent", "SessionStart", "SessionEnd"}},
 	"cursor": {user: ".cursor/hooks.json", project: ".cursor/hooks.json", perSecond: 1, flat: true, closed: true, version: 1,
 		events: []string{"preToolUse", "postToolUse", "postToolUseFailure", "beforeSubmitPrompt", "sessionStart", "sessionEnd"}},

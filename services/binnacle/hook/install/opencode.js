@@ -4,23 +4,64 @@ import { spawnSync } from "node:child_process"
 
 const command = "COMMAND"
 
-function hook(event, directory, input, args, output) {
-  const doc = { hook_event_name: event, session_id: input.sessionID, cwd: directory, tool_name: input.tool, tool_use_id: input.callID, tool_input: args, tool_response: output }
-  const r = spawnSync(command, { shell: true, input: JSON.stringify(doc), encoding: "utf8" })
-  if (r.status !== 0) return { permit: false, reason: (r.stderr || "the hook failed").trim() }
-  try {
-    return JSON.parse(r.stdout)
-  } catch {
-    return { permit: false, reason: "binnacle: the hook's answer cannot be read" }
+export const Binnacle = async ({ directory }) => {
+  const parents = new Map() // by the session of a subagent, the session that started it
+  const permitted = new Map() // by session and id, the args of each tool call that has not ended
+
+  // The events of subagents are events of the session that a person began.
+  const hook = (event, session, members) => {
+    let root = session
+    while (parents.has(root)) root = parents.get(root)
+    const agent = root === session ? {} : { agent_id: session }
+    const doc = { hook_event_name: event, session_id: root, cwd: directory, ...agent, ...members }
+    const r = spawnSync(command, { shell: true, input: JSON.stringify(doc), encoding: "utf8" })
+    if (r.status !== 0) return { permit: false, reason: (r.stderr || "the hook failed").trim() }
+    try {
+      return JSON.parse(r.stdout)
+    } catch {
+      return { permit: false, reason: "binnacle: the hook's answer cannot be read" }
+    }
+  }
+  const key = (call) => `${call.sessionID} ${call.callID}`
+  const tool = (call, args, result) => ({ tool_name: call.tool, tool_use_id: call.callID, tool_input: args, ...result })
+
+  // A tool that fails has no hook of its own: its part of the message gets the status error.
+  const failed = (part) => {
+    if (part.type !== "tool" || part.state.status !== "error" || !permitted.has(key(part))) return
+    const args = permitted.get(key(part))
+    permitted.delete(key(part))
+    hook("PostToolUseFailure", part.sessionID, tool(part, args, { error: part.state.error }))
+  }
+
+  return {
+    "tool.execute.before": async (input, output) => {
+      const answer = hook("PreToolUse", input.sessionID, tool(input, output.args))
+      if (answer.permit !== true) throw new Error(answer.reason || "binnacle: denied")
+      permitted.set(key(input), output.args)
+    },
+    "tool.execute.after": async (input, output) => {
+      permitted.delete(key(input))
+      hook("PostToolUse", input.sessionID, tool(input, input.args, { tool_response: { output: output.output, title: output.title } }))
+    },
+    "chat.message": async ({ sessionID }, { parts }) => {
+      const prompt = parts.filter((p) => p.type === "text" && !p.synthetic).map((p) => p.text).join("\n")
+      hook(parents.has(sessionID) ? "SubagentStart" : "UserPromptSubmit", sessionID, { prompt })
+    },
+    event: async ({ event: { type, properties } }) => {
+      switch (type) {
+        case "session.created":
+          if (properties.info.parentID) parents.set(properties.info.id, properties.info.parentID)
+          else hook("SessionStart", properties.info.id, {})
+          break
+        case "session.idle":
+          hook(parents.has(properties.sessionID) ? "SubagentStop" : "Stop", properties.sessionID, {})
+          break
+        case "session.deleted":
+          if (!properties.info.parentID) hook("SessionEnd", properties.info.id, {})
+          break
+        case "message.part.updated":
+          failed(properties.part)
+      }
+    },
   }
 }
-
-export const Binnacle = async ({ directory }) => ({
-  "tool.execute.before": async (input, output) => {
-    const answer = hook("PreToolUse", directory, input, output.args)
-    if (answer.permit !== true) throw new Error(answer.reason || "binnacle: denied")
-  },
-  "tool.execute.after": async (input, output) => {
-    hook("PostToolUse", directory, input, input.args, { output: output.output, title: output.title })
-  },
-})
