@@ -52,3 +52,20 @@ func TestGovernedWaits(t *testing.T) {
 		}
 	}
 }
+
+// TestImagesWait shows that commands for images wait ten minutes for the outcome.
+func TestImagesWait(t *testing.T) {
+	alone(t)
+	var seconds []string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seconds = append(seconds, r.Header.Get("X-Binnacle-Timeout"))
+		_, _ = io.WriteString(w, `{"output":{"images":[]}}`)
+	}))
+	defer srv.Close()
+	if code, out, errOut := invokeWith(t, "v", "image", "import", "x.oci.tar", "--addr", strings.TrimPrefix(srv.URL, "http://"), "--token", "good"); code != exitOK {
+		t.Errorf("%d %q %q", code, out, errOut)
+	}
+	if strings.Join(seconds, " ") != "600" {
+		t.Errorf("the requests name the seconds %q", seconds)
+	}
+}
