@@ -77,6 +77,7 @@ func TestComposeFromClone(t *testing.T) {
 		}
 		t.Error(err)
 	}
+	harness.RemoveOnTimeout(t, project)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(try("logs", "--no-color", "--tail", "20"))

@@ -80,6 +80,7 @@ func Compose(t testing.TB, o Options) *Mesh {
 	m.configure()
 	// Remove the containers, networks and volumes that a killed test may have left.
 	m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
+	RemoveOnTimeout(t, project(t))
 	t.Cleanup(func() {
 		if t.Failed() {
 			cmd := m.composeCmd("docker", "compose", "logs", "--no-color", "--tail", "60")
@@ -405,6 +406,7 @@ func ComposeShell(t testing.TB) (env []string, name string) {
 	m := base(t, "compose", Options{})
 	m.configure()
 	name = project(t)
+	RemoveOnTimeout(t, name)
 	down := func() {
 		m.compose("--profile", "tools", "down", "-v", "--remove-orphans")
 		// The commands of a documentation page create a volume of keys. `down -v` does

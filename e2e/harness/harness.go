@@ -148,6 +148,7 @@ func base(t testing.TB, name string, o Options) *Mesh {
 		m.Recertify("first")
 		m.opts.Env = append(slices.Clone(o.Env), "BINNACLE_TLS_CERT="+m.Cert(), "BINNACLE_TLS_KEY="+filepath.Join(m.Dir, "tls.key"), "BINNACLE_NATS_CA="+m.Cert())
 	}
+	OnTimeout(t, m.StopAll)
 	t.Cleanup(func() {
 		m.StopAll()
 		if t.Failed() {
@@ -566,8 +567,8 @@ func (m *Mesh) StopAll() {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-p.done:
-		case <-time.After(15 * time.Second):
-			m.T.Errorf("%s did not end within 15 s of SIGTERM", p.argv[0])
+		case <-time.After(30 * time.Second):
+			m.T.Errorf("%s did not end within 30 s of SIGTERM", p.argv[0])
 			_ = p.cmd.Process.Kill()
 			<-p.done
 		}
