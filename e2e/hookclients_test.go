@@ -190,7 +190,7 @@ func (c *codingClient) checkCalls(t *testing.T, m *harness.Mesh) {
 func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	sessions := map[string][]string{}
-	for line := range strings.Lines(cli(t, m, "search", "actor="+c.name+"-coder", "-o", "jsonl")) {
+	for line := range strings.Lines(cli(t, m, "search", "actor="+c.name+"-coder", "--limit", "1000", "-o", "jsonl")) {
 		var e struct {
 			Event struct {
 				Type, Session string
@@ -208,7 +208,9 @@ func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 			if err := json.Unmarshal([]byte(d.Args.Text), &args); err != nil {
 				t.Fatal(err, line)
 			}
-			sessions[e.Event.Session] = append(sessions[e.Event.Session], args.Event)
+			if args.Event != "doctor" { // recorded when the hooks were installed
+				sessions[e.Event.Session] = append(sessions[e.Event.Session], args.Event)
+			}
 		}
 	}
 	subagents := 0

@@ -66,7 +66,7 @@ type hooked struct{ Session, Kind, Verdict, Status, Code, AttestedBy, Output str
 // hookedCalls returns the outcomes of the calls of an actor in the order of the ledger.
 func hookedCalls(t *testing.T, m *harness.Mesh, actor string) (out []hooked) {
 	t.Helper()
-	for line := range strings.Lines(cli(t, m, "search", "actor="+actor, "-o", "jsonl")) {
+	for line := range strings.Lines(cli(t, m, "search", "actor="+actor, "--limit", "1000", "-o", "jsonl")) {
 		var e struct {
 			Event struct {
 				Type, Session string
@@ -254,7 +254,7 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 func checkObserved(t *testing.T, m *harness.Mesh, actor string) {
 	t.Helper()
 	var got []string
-	for line := range strings.Lines(cli(t, m, "search", "actor="+actor, "-o", "jsonl")) {
+	for line := range strings.Lines(cli(t, m, "search", "actor="+actor, "--limit", "1000", "-o", "jsonl")) {
 		var e struct {
 			Event struct {
 				Type, CallID string
