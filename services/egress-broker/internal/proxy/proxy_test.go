@@ -281,13 +281,15 @@ func TestPassthrough(t *testing.T) {
 		t.Fatalf("%s %q", res.Status, body)
 	}
 	c.CloseIdleConnections()
-	r.last(t, 1)
+	if f := r.last(t, 1); f.Reason != "" { // the server's alert, which ends TLS, is not sent to a client that has closed the connection
+		t.Fatalf("%+v", f)
+	}
 	plain := tls.Client(tunnelTo(t, r, fmt.Sprintf("api.example.org:%d", n)), &tls.Config{ServerName: "api.example.org", RootCAs: roots})
 	_, _ = fmt.Fprintf(plain, "GET / HTTP/1.1\r\nHost: api.example.org\r\nConnection: close\r\n\r\n")
 	if b, err := io.ReadAll(plain); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200 ") {
 		t.Fatalf("%q %v", b, err)
 	}
-	_ = plain.NetConn().Close() // without a TLS alert, which the server, having closed its end, would refuse
+	_ = plain.Close() // sends an alert, which the server, having closed its end, refuses
 	if f := r.last(t, 2); f.Method != "CONNECT" || f.Mode != netrule.Passthrough || f.BytesIn < 1000 || f.BytesOut < 300 || f.Reason != "" || f.Path != "" {
 		t.Fatalf("%+v", f)
 	}
@@ -302,6 +304,47 @@ func TestPassthrough(t *testing.T) {
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: api.example.org\r\n\r\n")
 	if f := r.last(t, 5); f.Reason != TLSInvalid || f.BytesOut != 0 {
 		t.Fatalf("%+v", f)
+	}
+}
+
+// TestServerCloses requires that a tunnel has ended without a failure if the server closes it first, also
+// if the client then sends more, and that a server which resets the connection has failed.
+func TestServerCloses(t *testing.T) {
+	for reset, want := range map[bool]netrule.Reason{false: "", true: UpstreamFailed} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.ReadFull(c, make([]byte, 5))
+				_, _ = io.WriteString(c, "bye")
+				if reset {
+					_ = c.(*net.TCPConn).SetLinger(0)
+				}
+				_ = c.Close()
+			}
+		}()
+		n := l.Addr().(*net.TCPAddr).Port
+		r := start(t, Config{Addresses: loopback, Rules: []netrule.Rule{{Host: "db.example.org", Port: int64(n), Mode: netrule.TCP}}})
+		for i := range 50 { // the server's reset is read by either direction
+			conn := tunnelTo(t, r, fmt.Sprintf("db.example.org:%d", n))
+			_, _ = io.WriteString(conn, "hello")
+			b, err := io.ReadAll(conn)
+			for range 1 + i%3 {
+				_, _ = io.WriteString(conn, "more")
+			}
+			_ = conn.Close()
+			f := r.last(t, i+1)
+			if f.Reason != want || !reset && (err != nil || string(b) != "bye") {
+				t.Fatalf("reset %v, flow %d: %q %v, %+v", reset, i, b, err, f)
+			}
+		}
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
@@ -211,43 +213,76 @@ func (c *recorder) Read(b []byte) (int, error) {
 
 func (c *recorder) Write(b []byte) (int, error) { return len(b), nil }
 
-// splice copies between the client and the server until both directions have ended.
+// splice copies between the client and the server until both directions have ended. A side that has
+// closed the connection in order has not failed because the other one then sends the alert by which it
+// ends TLS.
 func splice(f *flow, c, up net.Conn) {
+	left := false // the client has closed its direction
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		pipe(f, &f.out, up, c, ClientFailed, UpstreamFailed)
+		left = pipe(f, &f.out, up, c, ClientFailed, UpstreamFailed, func(err error, _ int) bool { return closedInOrder(err) })
 	}()
-	pipe(f, &f.in, c, up, UpstreamFailed, ClientFailed)
+	pipe(f, &f.in, c, up, UpstreamFailed, ClientFailed, func(_ error, n int) bool {
+		select {
+		case <-done: // soon, because the client has closed the connection
+			return left && n+rest(up) <= maxAlert
+		case <-time.After(lastWrite):
+			return false
+		}
+	})
 	<-done
 }
 
-// pipe copies from one connection to the other. At the end of from, it closes the writing side of
-// to. An error ends the flow with the reason of the side that failed.
-func pipe(f *flow, counter *atomic.Int64, to, from net.Conn, reading, writing netrule.Reason) {
+// maxAlert is the maximum number of bytes of the alert by which a side ends TLS, and more than that
+// of the usual ciphers.
+const maxAlert = 64
+
+// rest reads what the server sends until it closes its direction, at most maxAlert bytes more than
+// that or for lastWrite, and returns the number of bytes.
+func rest(up net.Conn) int {
+	_ = up.SetReadDeadline(time.Now().Add(lastWrite))
+	n, err := io.ReadFull(up, make([]byte, maxAlert+1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return maxAlert + 1 // it may send more
+	}
+	return n
+}
+
+// pipe copies from one connection to the other. At the end of from, it closes the writing side of to,
+// and returns true. An error ends the flow with the reason of the side that failed, unless over returns
+// true for the error of a write of n bytes.
+func pipe(f *flow, counter *atomic.Int64, to, from net.Conn, reading, writing netrule.Reason, over func(err error, n int) bool) (ended bool) {
 	buf := buffers.Get()
 	defer buffers.Put(buf)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
 			if f.take(counter, n) != nil {
-				return
+				return false
 			}
 			if _, err := to.Write(buf[:n]); err != nil {
-				f.fail(f.blame(writing))
-				return
+				if !over(err, n) {
+					f.fail(f.blame(writing))
+				}
+				return false
 			}
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || closedInOrder(err) {
 			closeWrite(to)
-			return
+			return true
 		}
 		if err != nil {
 			f.fail(f.blame(reading))
-			return
+			return false
 		}
 	}
 }
+
+// closedInOrder reports whether err, the error of a TCP connection, means that the other side had
+// closed its direction before it reset the connection. Linux then returns EPIPE, and ECONNRESET
+// (once) if the other side had not.
+func closedInOrder(err error) bool { return errors.Is(err, syscall.EPIPE) }
 
 // closeWrite closes the writing side of c, or all of c if it has no method
 // CloseWrite.
