@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -113,8 +114,9 @@ func lastGoverning(t *testing.T, m *harness.Mesh) (call string) {
 // egress-broker, or read from the object store; that a server that the ceilings do not list is
 // not contacted; that one that the broker's configuration does not list is denied, with an error
 // that names the setting, and with an event; and that a redirect to such a server is not followed.
-// With one process per service, it also shows that a download whose broker is killed fails and is
-// recorded, and that it succeeds when it is repeated, through another broker.
+// With one process per service, it also shows that a download whose broker is killed continues through
+// another broker if no response has begun; and that otherwise it fails within seconds, is recorded, and
+// succeeds when it is repeated.
 func TestBundleSources(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -162,18 +164,42 @@ func deniedBundle(t *testing.T, m *harness.Mesh, foreign *bundleServer, host str
 	})
 }
 
-// brokerOfBundleKilled kills the egress-broker while a bundle is downloaded and another broker
-// runs. It checks the error of the download, the repeated download, and the record of both.
+// brokerOfBundleKilled kills the only egress-broker while a bundle is downloaded and another broker
+// starts: after a part of the response, when the download fails at once and can be repeated, and
+// before a response, when it continues through the other broker. It checks the records of both.
 func brokerOfBundleKilled(t *testing.T, m *harness.Mesh, srv *bundleServer, host string) {
+	t.Helper()
+	const one, two = "egress-broker", "egress-broker-b"
+	if took, err := brokerKilledDuring(t, m, srv, host, one, func() { m.StartService(two, one) }, "a part"); err == nil || !strings.Contains(err.Error(), "the bundle was not downloaded") || took > 10*time.Second {
+		t.Errorf("a download of which a part had arrived: %v after %v", err, took)
+	}
+	srv.activated(t, m, host)
+	m.Restart(one)
+	flowOfKilledBroker(t, m)
+	m.Kill(two)
+	if took, err := brokerKilledDuring(t, m, srv, host, one, func() { m.Restart(two) }, ""); err != nil || took > 10*time.Second {
+		t.Errorf("a download without a response: %v after %v", err, took)
+	}
+	m.Restart(one)
+	cli(t, m, "policy", "retire", "p1", "web")
+}
+
+// brokerKilledDuring activates a bundle whose server sends a part of the response and no more, or
+// nothing if part is empty. When the request has reached the server, it calls start and kills a broker.
+// It returns the error of the activation and the time from the kill to its end.
+func brokerKilledDuring(t *testing.T, m *harness.Mesh, srv *bundleServer, host, broker string, start func(), part string) (took time.Duration, err error) {
 	t.Helper()
 	reached := make(chan struct{})
 	srv.mu.Lock()
 	srv.hold = func(w http.ResponseWriter, r *http.Request) {
+		if part != "" {
+			_, _ = io.WriteString(w, part)
+			_ = http.NewResponseController(w).Flush()
+		}
 		close(reached)
 		<-r.Context().Done()
 	}
 	srv.mu.Unlock()
-	m.StartService("egress-broker-b", "egress-broker")
 	failed := make(chan error, 1)
 	go func() {
 		_, err := m.CLI("policy", "activate", "--url", srv.url(host))
@@ -184,12 +210,18 @@ func brokerOfBundleKilled(t *testing.T, m *harness.Mesh, srv *bundleServer, host
 	case <-time.After(time.Minute):
 		t.Fatal("no request after a minute")
 	}
-	m.Kill("egress-broker") // it has the first slot, so it has the connection
-	if err := <-failed; err == nil || !strings.Contains(err.Error(), "no complete response within 20s from the egress-broker") {
-		t.Error("a download whose broker was killed:", err)
-	}
-	srv.activated(t, m, host)
-	m.Restart("egress-broker")
+	start()
+	time.Sleep(time.Second) // the part arrives
+	m.Kill(broker)
+	killed := time.Now()
+	err = <-failed
+	return time.Since(killed), err
+}
+
+// flowOfKilledBroker checks that the flow of a killed broker is on the ledger, and one outcome of its
+// call, that it failed and can be repeated.
+func flowOfKilledBroker(t *testing.T, m *harness.Mesh) {
+	t.Helper()
 	var call string
 	eventually(t, "the flow of the killed broker is on the ledger", 2*time.Minute, func() bool {
 		for _, f := range endpointFlows(t, m) {

@@ -50,6 +50,28 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
+// TestBrokerOfTwoKilled shows that notices are sent through the other egress-broker at once after one of
+// two was killed: before the lease of its slot has ended, and without a restart.
+func TestBrokerOfTwoKilled(t *testing.T) {
+	hook := newNoticeReceiver(t)
+	hook.accept()
+	m := harness.Processes(t, harness.Options{Noop: true, Env: []string{"BINNACLE_JOB_WEBHOOK=" + hook.URL + "/hush"}})
+	m.StartService("egress-broker-b", "egress-broker")
+	m.WaitReady()
+	job := jobs(t, m)
+	id := job()
+	eventually(t, "the notice is accepted while both run", time.Minute, func() bool { return hook.status(id) != "" })
+	m.Kill("egress-broker")
+	for range 3 {
+		id := job()
+		began := time.Now()
+		eventually(t, "the notice is accepted", time.Minute, func() bool { return hook.status(id) != "" })
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("a notice took %v after a broker was killed", took)
+		}
+	}
+}
+
 // endpointFlow is an event about a flow to an endpoint.
 type endpointFlow struct {
 	egressbroker.EndpointFlowEnded
@@ -72,17 +94,15 @@ func endpointFlows(t *testing.T, m *harness.Mesh) (out []endpointFlow) {
 	return out
 }
 
-// noticesOfJobs ends a job, and a second one if kill is not nil, and checks that the notice of each
-// arrives after attempts that fail in the ways that TestEndpoints lists. kill kills every
-// egress-broker, and restart starts them again; both are nil on topologies on which the brokers
-// cannot be killed alone.
-func noticesOfJobs(t *testing.T, m *harness.Mesh, hook *noticeReceiver, kill, restart func()) {
+// jobs makes calls of tool.noop need an approval, and returns a function that makes such a call as a
+// job, approves it and returns its id.
+func jobs(t *testing.T, m *harness.Mesh) func() string {
 	t.Helper()
 	cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask-notices","scope":"agent","subject":"admin","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED","approval":{"quorum":1,"timeout_ms":600000}}]}`))
 	cli(t, m, "principals", "register", "bob", "person")
 	cli(t, m, "roles", "grant", "bob", "approver")
 	bob := m.As(m.TokenFor("bob", "approvals:vote", "audit:read"))
-	job := func() string {
+	return func() string {
 		t.Helper()
 		r, err := m.DoHeader(t.Context(), "POST", "/api/v1/packs/noop", fmt.Sprintf(`{"at":%d}`, time.Now().UnixNano()), map[string]string{"Prefer": "respond-async"})
 		if err != nil || r.Status != http.StatusAccepted {
@@ -95,6 +115,15 @@ func noticesOfJobs(t *testing.T, m *harness.Mesh, hook *noticeReceiver, kill, re
 		})
 		return id
 	}
+}
+
+// noticesOfJobs ends a job, and a second one if kill is not nil, and checks that the notice of each
+// arrives after attempts that fail in the ways that TestEndpoints lists. kill kills every
+// egress-broker, and restart starts them again; both are nil on topologies on which the brokers
+// cannot be killed alone.
+func noticesOfJobs(t *testing.T, m *harness.Mesh, hook *noticeReceiver, kill, restart func()) {
+	t.Helper()
+	job := jobs(t, m)
 	hold := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	hook.then(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusTemporaryRedirect)

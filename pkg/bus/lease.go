@@ -113,28 +113,18 @@ func liveLeases(ctx context.Context, c *Conn, service string) ([]*Lease, error) 
 // process of the older one has missed a renewal, and has probably died.
 const overdue = SlotTTL / 2
 
-// Running returns the lease of a running instance of a service, or nil if there is none:
-// that of the lowest slot whose renewal is not overdue. Its process may have died up to
-// SlotTTL ago.
-func Running(ctx context.Context, c *Conn, service string) (*Lease, error) {
+// Running returns the leases of the running instances of a service whose renewal is not overdue,
+// in the order of their slots. The process of an instance may have died up to SlotTTL ago.
+func Running(ctx context.Context, c *Conn, service string) ([]*Lease, error) {
 	leases, err := liveLeases(ctx, c, service)
-	if err != nil {
-		return nil, err
-	}
-	return pick(leases), nil
+	return timely(leases), err
 }
 
-// pick returns the first lease that is at most overdue older than the newest one, or nil
-// if there is no lease.
-func pick(leases []*Lease) *Lease {
+// timely removes the leases that are more than overdue older than the newest one.
+func timely(leases []*Lease) []*Lease {
 	var newest time.Time
 	for _, l := range leases {
 		newest = later(newest, l.stored)
 	}
-	for _, l := range leases {
-		if newest.Sub(l.stored) <= overdue {
-			return l
-		}
-	}
-	return nil
+	return slices.DeleteFunc(leases, func(l *Lease) bool { return newest.Sub(l.stored) > overdue })
 }

@@ -1,30 +1,33 @@
 package bus
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// TestPick shows that the lease of the lowest slot is picked whose renewal is not overdue
-// compared with that of the newest lease, and none if there is no lease.
-func TestPick(t *testing.T) {
+// TestTimely shows that the leases whose renewal is overdue compared with that of the newest lease
+// are removed.
+func TestTimely(t *testing.T) {
 	now := time.Now()
 	old := func(name string, age time.Duration) *Lease {
 		return &Lease{body: name + " nonce host 1", stored: now.Add(-age)}
 	}
 	for want, leases := range map[string][]*Lease{
-		"a-1": {old("a-1", overdue), old("a-2", 0)},
-		"a-2": {old("a-1", overdue+1), old("a-2", 0)},
-		"b-2": {old("b-1", 2*overdue), old("b-2", overdue), old("b-3", 0)},
-		"c-1": {old("c-1", 2*overdue)},
+		"a-1 a-2": {old("a-1", overdue), old("a-2", 0)},
+		"a-2":     {old("a-1", overdue+1), old("a-2", 0)},
+		"b-2 b-3": {old("b-1", 2*overdue), old("b-2", overdue), old("b-3", 0)},
+		"c-1":     {old("c-1", 2*overdue)},
+		"":        nil,
 	} {
-		if got := pick(leases); got.Instance() != want {
-			t.Errorf("%s, want %s", got.Instance(), want)
+		var got []string
+		for _, l := range timely(leases) {
+			got = append(got, l.Instance())
 		}
-	}
-	if got := pick(nil); got != nil {
-		t.Errorf("%+v of none", got)
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
 

@@ -84,18 +84,21 @@ func TestSlotAfterCrash(t *testing.T) {
 
 // TestLease shows that a lease is read as renewed if its process has renewed it, and as ended
 // if the process has freed it or has died; in the second case also after another process has
-// taken the slot. Running returns nil before an instance has started, and the lease of a
-// running instance beside that of one that has died.
+// taken the slot. Running returns no lease before an instance has started, that of a running
+// instance without that of one that has died, and those of two that run.
 func TestLease(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{once, twice})
 	c := b.Connect(t, twice.Service)
 	running := func() *bus.Lease {
 		t.Helper()
-		l, err := bus.Running(t.Context(), c, twice.Service)
+		all, err := bus.Running(t.Context(), c, twice.Service)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return l
+		if len(all) == 0 {
+			return nil
+		}
+		return all[0]
 	}
 	if l := running(); l != nil {
 		t.Fatalf("%s runs before it has started", l.Instance())
@@ -134,6 +137,9 @@ func TestLease(t *testing.T) {
 	}
 	if _, ended, err := dead.Read(t.Context()); !ended || err != nil || running().Instance() != "twice-1" {
 		t.Errorf("after another process took the slot: ended %v, %v", ended, err)
+	}
+	if all, err := bus.Running(t.Context(), c, twice.Service); len(all) != 2 || err != nil {
+		t.Errorf("%d instances run, want 2: %v", len(all), err)
 	}
 	stop()
 	if err := <-kept; err != nil {

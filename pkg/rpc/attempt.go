@@ -44,7 +44,16 @@ type response struct {
 	first  transient.Frame
 	err    error // the error instead of first
 	taken  bool  // next has returned first
+
+	silence time.Duration // maximum time without a frame after the first one; 0: no maximum
 }
+
+// errSilent is the error of a response of which no frame has arrived for response.silence.
+var errSilent = errors.New("the response was interrupted")
+
+// waits is the number of parts into which the time of response.silence is divided, so that a pause
+// of this process, in which frames are not read either, does not count as silence.
+const waits = 5
 
 // next returns the next frame; see transient.Stream.Next.
 func (r *response) next() (transient.Frame, error) {
@@ -52,7 +61,19 @@ func (r *response) next() (transient.Frame, error) {
 		r.taken = true
 		return r.first, r.err
 	}
-	return r.frames.Next(r.ctx)
+	if r.silence == 0 {
+		return r.frames.Next(r.ctx)
+	}
+	for range waits {
+		ctx, cancel := context.WithTimeout(r.ctx, r.silence/waits)
+		f, err := r.frames.Next(ctx)
+		late := ctx.Err() != nil
+		cancel()
+		if !late || r.ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return f, err
+		}
+	}
+	return transient.Frame{}, errSilent
 }
 
 // close stops receiving.

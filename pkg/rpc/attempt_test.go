@@ -214,3 +214,64 @@ func TestBytesAfterDeadline(t *testing.T) {
 		}
 	})
 }
+
+// beating are frames with the given times between them, all empty but the first. After them nothing
+// arrives.
+type beating struct{ waits []time.Duration }
+
+// Next implements Frames.
+func (b *beating) Next(ctx context.Context) (transient.Frame, error) {
+	if len(b.waits) == 0 {
+		<-ctx.Done()
+		return transient.Frame{}, ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		b.waits[0] -= 200 * time.Millisecond // the parts into which Expect(time.Second) divides the time
+		return transient.Frame{}, ctx.Err()
+	case <-time.After(b.waits[0]):
+	}
+	var f transient.Frame
+	if b.waits[0] == 0 {
+		f.Data = json.RawMessage("a")
+	}
+	b.waits = b.waits[1:]
+	return f, nil
+}
+
+// Close implements Frames.
+func (*beating) Close() {}
+
+// TestExpect shows that a reader fails with unavailable when no frame has arrived for the time that
+// Expect sets, and that frames without bytes count.
+func TestExpect(t *testing.T) {
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		waits []time.Duration
+		took  time.Duration
+	}{
+		"silent":                 {[]time.Duration{0}, 1000 * ms},
+		"silent after a beat":    {[]time.Duration{0, 900 * ms}, 1900 * ms},
+		"silent after beats":     {[]time.Duration{0, 900 * ms, 600 * ms, 100 * ms}, 2600 * ms},
+		"a beat that comes late": {[]time.Duration{0, 1100 * ms}, 1000 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &c
+				client := &Client{Live: func(context.Context, string) (Instance, error) { return Instance{Name: "b-1"}, nil },
+					Send: func(context.Context, string, string, string, any) (Frames, error) { return &beating{c.waits}, nil }}
+				r, err := Bytes(t.Context(), client, query.Bytes[int]{Info: query.Info{Service: "b", Verb: "q", Deadline: time.Minute}}, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = r.Close() }()
+				r.Expect(time.Second)
+				began := time.Now()
+				b, err := io.ReadAll(r)
+				if took := time.Since(began); string(b) != "a" || CodeOf(err) != contract.CodeUnavailable || took != c.took {
+					t.Errorf("%q %v after %v, want %v", b, err, took, c.took)
+				}
+			})
+		})
+	}
+}

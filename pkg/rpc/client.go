@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
@@ -30,6 +31,9 @@ type Client struct {
 	Transport *transient.Transport
 	// Live returns a running instance of a service, or an error if there is none.
 	Live func(ctx context.Context, service string) (Instance, error)
+	// All returns the running instances of a service, at least one, or an error. If it is nil, the
+	// one that Live returns is the only one.
+	All func(ctx context.Context, service string) ([]Instance, error)
 	// Send sends a query to an instance and returns the frames of its response. If it is
 	// nil, queries are sent through Transport; tests without an inbox set it. The handler that
 	// it calls can read the tenant of the query with transient.Tenant.
@@ -40,7 +44,7 @@ type Client struct {
 
 // In returns a client whose queries are sent for the given tenant.
 func (c *Client) In(tenant string) *Client {
-	d := &Client{Live: c.Live, Send: c.Send, tenant: tenant}
+	d := &Client{Live: c.Live, All: c.All, Send: c.Send, tenant: tenant}
 	if c.Transport != nil {
 		d.Transport = c.Transport.In(tenant)
 	}
@@ -58,6 +62,18 @@ type Frames interface {
 // that the instance runs.
 func (c *Client) To(instance string) *Client {
 	return &Client{Transport: c.Transport, Send: c.Send, tenant: c.tenant, Live: func(context.Context, string) (Instance, error) { return Instance{Name: instance}, nil }}
+}
+
+// Running returns the running instances of a service, or an error if there is none.
+func (c *Client) Running(ctx context.Context, service string) ([]Instance, error) {
+	if c.All != nil {
+		return c.All(ctx, service)
+	}
+	one, err := c.Live(ctx, service)
+	if err != nil {
+		return nil, err
+	}
+	return []Instance{one}, nil
 }
 
 // Response is the document of a response and the state of the view that it was read
@@ -142,12 +158,12 @@ func Collect[Q, I any](ctx context.Context, c *Client, q query.List[Q, I], req Q
 // most Patience longer than the query's deadline, and the query is sent to another instance
 // only before the first bytes have arrived. The caller must close the reader, also before
 // io.EOF if it needs no more bytes; the service is not notified.
-func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (io.ReadCloser, error) {
+func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (*Reader, error) {
 	st, err := open(ctx, c, q.Info, req)
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{info: q.Info, st: st}
+	r := &Reader{info: q.Info, st: st}
 	// Waiting for the first bytes lets callers handle an error of the service before
 	// they start a response of their own.
 	if err := r.fill(); err != nil && !errors.Is(err, io.EOF) {
@@ -157,15 +173,15 @@ func Bytes[Q any](ctx context.Context, c *Client, q query.Bytes[Q], req Q) (io.R
 	return r, nil
 }
 
-// reader is the io.ReadCloser that Bytes returns. It is not safe for concurrent use.
-type reader struct {
+// Reader reads the bytes of a response. It is not safe for concurrent use.
+type Reader struct {
 	info query.Info
 	st   *response
 	left []byte
 }
 
 // fill waits until unread bytes are available. It returns io.EOF after the last ones.
-func (r *reader) fill() error {
+func (r *Reader) fill() error {
 	for len(r.left) == 0 {
 		f, err := r.st.next()
 		if errors.Is(err, transient.ErrEnd) {
@@ -179,8 +195,13 @@ func (r *reader) fill() error {
 	return nil
 }
 
+// Expect makes each later Read fail with the code unavailable if it waits and no frame of the response
+// arrives within d, not even one without bytes. A service that may have nothing to send for longer
+// than d must send such frames.
+func (r *Reader) Expect(d time.Duration) { r.st.silence = d }
+
 // Read implements io.Reader.
-func (r *reader) Read(b []byte) (int, error) {
+func (r *Reader) Read(b []byte) (int, error) {
 	if err := r.fill(); err != nil {
 		return 0, err
 	}
@@ -190,7 +211,7 @@ func (r *reader) Read(b []byte) (int, error) {
 }
 
 // Close implements io.Closer. It returns nil.
-func (r *reader) Close() error {
+func (r *Reader) Close() error {
 	r.st.close()
 	return nil
 }

@@ -216,17 +216,31 @@ func (v *Env) Epoch() uint64 {
 	return n
 }
 
-// live returns a running instance of a service with its lease, or an error if there is
+// running returns the running instances of a service with their leases, in the order of their
+// slots, or an error if there is none.
+func (v *Env) running(ctx context.Context, service string) ([]rpc.Instance, error) {
+	leases, err := bus.Running(ctx, v.Conn, service)
+	if err != nil {
+		return nil, err
+	}
+	if len(leases) == 0 {
+		return nil, fmt.Errorf("service %s has no running instance", service)
+	}
+	all := make([]rpc.Instance, len(leases))
+	for i, l := range leases {
+		all[i] = rpc.Instance{Name: l.Instance(), Lease: l}
+	}
+	return all, nil
+}
+
+// live returns the running instance of a service with the lowest slot, or an error if there is
 // none.
 func (v *Env) live(ctx context.Context, service string) (rpc.Instance, error) {
-	l, err := bus.Running(ctx, v.Conn, service)
+	all, err := v.running(ctx, service)
 	if err != nil {
 		return rpc.Instance{}, err
 	}
-	if l == nil {
-		return rpc.Instance{}, fmt.Errorf("service %s has no running instance", service)
-	}
-	return rpc.Instance{Name: l.Instance(), Lease: l}, nil
+	return all[0], nil
 }
 
 // ServeApplied registers the handler of the query applied for f, which builds the service's main

@@ -92,7 +92,7 @@ func (v *Env) connect() {
 	v.Blobs = &blob.Store{Conn: v.Conn, Recent: v.recent}
 	v.Transport = transient.NewTransport(v.Conn, contract.CellTenant, v.Service, v.Instance)
 	v.Transport.Tenants(v.Cell.standing)
-	v.Queries = &rpc.Client{Transport: v.Transport, Live: v.live}
+	v.Queries = &rpc.Client{Transport: v.Transport, Live: v.live, All: v.running}
 	// The vault-broker accepts queries for content keys from these services only.
 	if slices.Contains(services.ContentReaders(), v.Service) {
 		v.Blobs.Keys = contentkeys.New(v.Queries)

@@ -54,6 +54,9 @@ func (b *broker) send(ctx context.Context, _, _, verb string, args any) (rpc.Fra
 		if b.wrote++; q.N != b.wrote {
 			return nil, errors.New("out of order")
 		}
+		if b.conn == nil {
+			return nil, errors.New("no connection")
+		}
 		_, err := b.conn.Write(q.Data)
 		if q.Close {
 			_ = b.conn.Close()
@@ -95,10 +98,10 @@ func (f *frames) Next(context.Context) (transient.Frame, error) {
 // Close implements rpc.Frames.
 func (*frames) Close() {}
 
-// TestTransport shows that a request passes through a connection to the broker, for the tenant of
+// TestRoundTrip shows that a request passes through a connection to the broker, for the tenant of
 // the client; that the broker's refusals and failures are errors that name the reason; and that a
 // connection which ends without a response is an error.
-func TestTransport(t *testing.T) {
+func TestRoundTrip(t *testing.T) {
 	respond := func(status string) func(net.Conn) {
 		return func(c net.Conn) {
 			defer c.Close()
@@ -116,7 +119,7 @@ func TestTransport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := Transport(b.client().In("t"), "bundles", "e-1").RoundTrip(req)
+		r, err := New(b.client().In("t"), "bundles", "e-1").RoundTrip(req)
 		if err != nil {
 			return "", err
 		}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
+	"github.com/binnacle-mesh/binnacle/pkg/egress/endpoint"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
@@ -62,7 +64,7 @@ func (t *tunnels) add(id tunnelID, x *tunnel) error {
 	defer t.mu.Unlock()
 	switch {
 	case t.closed:
-		return rpc.Errorf(contract.CodeUnavailable, "the egress-broker stops")
+		return errStops
 	case len(t.open) >= maxTunnels:
 		return rpc.Errorf(contract.CodeUnavailable, "the egress-broker has %d connections to endpoints; repeat the request later", maxTunnels)
 	case t.open[id] != nil:
@@ -74,6 +76,16 @@ func (t *tunnels) add(id tunnelID, x *tunnel) error {
 	t.open[id] = x
 	t.running.Add(1)
 	return nil
+}
+
+// errStops is the error of the query connect while the broker stops.
+var errStops = rpc.Errorf(contract.CodeUnavailable, "the egress-broker stops")
+
+// stopped reports whether close was called.
+func (t *tunnels) stopped() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed
 }
 
 func (t *tunnels) remove(id tunnelID) {
@@ -126,9 +138,15 @@ func (es *endpoints) connect(ctx context.Context, q *events.ConnectRequest, w io
 	stop := context.AfterFunc(ctx, func() { _ = own.Close() })
 	defer stop()
 	err = t.send(w)
-	l.wait(ctx, lastResponse) // the flow ends by itself if both sides have closed it
-	cancel()
-	return errors.Join(err, <-served)
+	go func() {
+		l.wait(ctx, lastResponse) // the flow ends by itself if both sides have closed it
+		cancel()
+	}()
+	err = errors.Join(err, beat(w, served))
+	if es.tunnels.stopped() { // the sender must not take this for the end of a response
+		err = errors.Join(errStops, err)
+	}
+	return err
 }
 
 // whyEnded returns the reason of a flow that ended because its proxy did.
@@ -143,21 +161,38 @@ func (t *tunnel) whyEnded(ctx context.Context) netrule.Reason {
 }
 
 // send writes a zero byte, which reports that the connection is open, and then the bytes that the
-// proxy writes, until either side closes the connection.
+// proxy writes, until either side closes the connection. If there are none for endpoint.Beat, it
+// writes an empty frame, so that the sender notices if this process ends.
 func (t *tunnel) send(w io.Writer) error {
 	if _, err := w.Write([]byte{0}); err != nil {
 		return err
 	}
 	buf := make([]byte, tunnelFrame)
 	for {
+		_ = t.SetReadDeadline(time.Now().Add(endpoint.Beat))
 		n, err := t.Read(buf)
-		if n > 0 {
+		quiet := errors.Is(err, os.ErrDeadlineExceeded)
+		if n > 0 || quiet {
 			if _, err := w.Write(buf[:n]); err != nil {
 				return err
 			}
 		}
-		if err != nil {
+		if err != nil && !quiet {
 			return nil // closed by either side
+		}
+	}
+}
+
+// beat writes an empty frame every endpoint.Beat until served returns a value, which it returns.
+func beat(w io.Writer, served <-chan error) error {
+	tick := time.NewTicker(endpoint.Beat)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-served:
+			return err
+		case <-tick.C:
+			_, _ = w.Write(nil) // the sender may have left
 		}
 	}
 }

@@ -82,7 +82,7 @@ func (s *Service) serverConfig(bound net.Addr) (*tls.Config, error) {
 		}
 		bound = s.challenges.Addr()
 	}
-	proxy := endpoint.Transport(s.env.Queries, egress.EndpointACME, "").DialContext
+	proxy := endpoint.New(s.env.Queries, egress.EndpointACME, "").DialContext
 	c := &s.ACME
 	s.certificates, err = acme.New(acme.Config{Domains: c.Domains, Email: c.Email, Directory: c.Directory, CA: c.CA, Storage: c.Storage, Challenge: c.Challenge, Log: s.env.Log,
 		Dial: func(ctx context.Context) (net.Conn, error) { return proxy(ctx, "", "") }}, bound)

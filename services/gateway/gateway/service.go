@@ -197,7 +197,7 @@ func (s *Service) configure(env *run.Env) error {
 		return errors.New("gateway: the webhook's key has fewer than 16 bytes")
 	}
 	var err error
-	s.provider, err = logins.NewProvider(s.OIDC, endpoint.Transport(env.Queries, egress.EndpointOIDC, ""))
+	s.provider, err = logins.NewProvider(s.OIDC, endpoint.New(env.Queries, egress.EndpointOIDC, ""))
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
@@ -251,8 +251,8 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 func (s *Service) reactors() (out []react.Reactor) {
 	to := func(name, url string) *webhook.Endpoint {
 		return &webhook.Endpoint{Name: name, URL: url, Key: s.WebhookKey, Now: s.env.Emit.Now,
-			Transport: func(tenant, id string) *http.Transport {
-				return endpoint.Transport(s.env.Queries.In(tenant), name, id)
+			Transport: func(tenant, id string) http.RoundTripper {
+				return endpoint.New(s.env.Queries.In(tenant), name, id)
 			}}
 	}
 	if s.Webhook != "" {

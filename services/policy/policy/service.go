@@ -107,7 +107,7 @@ func surroundings(env *run.Env) (*instance, mesh) {
 			return err
 		},
 		bundles: func(tenant, call string) http.RoundTripper {
-			return endpoint.Transport(env.Queries.In(tenant), egress.EndpointBundles, call)
+			return endpoint.New(env.Queries.In(tenant), egress.EndpointBundles, call)
 		}}
 }
 

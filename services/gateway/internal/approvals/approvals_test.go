@@ -74,7 +74,7 @@ func TestWebhook(t *testing.T) {
 	defer srv.Close()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	em := &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: func() time.Time { return now }}
-	hook := &approvals.Webhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/secret-path", Key: key, Now: em.Now, Transport: func(string, string) *http.Transport { return &http.Transport{} }}, Emit: em, Durable: func(context.Context) error { return nil }}
+	hook := &approvals.Webhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/secret-path", Key: key, Now: em.Now, Transport: func(string, string) http.RoundTripper { return &http.Transport{} }}, Emit: em, Durable: func(context.Context) error { return nil }}
 	x := contract.Escalated{Call: contract.Call{ID: "c-1", Kind: "tool.x", Scopes: []string{}}, Expires: contract.Time(now.Add(time.Hour))}
 	x.Decision.Facts, x.Decision.ReasonCode = []byte("{}"), contract.ReasonApprovalRequired
 	by := &emit.Emitter{Tenant: "t", Source: "policy/p1", Now: em.Now}

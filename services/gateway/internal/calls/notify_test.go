@@ -84,7 +84,7 @@ func TestJobWebhook(t *testing.T) {
 	var after time.Duration // time since the event of the job
 	now := func() time.Time { return began.Add(after) }
 	synced := errors.New("not synced")
-	hook := &calls.JobWebhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/hush", Key: []byte("0123456789abcdef"), Now: now, Transport: func(string, string) *http.Transport { return &http.Transport{} }}, Queries: m.Queries(),
+	hook := &calls.JobWebhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/hush", Key: []byte("0123456789abcdef"), Now: now, Transport: func(string, string) http.RoundTripper { return &http.Transport{} }}, Queries: m.Queries(),
 		Emit: &emit.Emitter{Tenant: edgetest.Tenant, Source: "gateway/gw1", Now: now, Log: m.Ledger}, Durable: func(context.Context) error { return synced }}
 	notify := func() error { return hook.Reactor().Handle(t.Context(), job) }
 	for age, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 6 * time.Second, 24 * time.Hour: 30 * time.Second} {

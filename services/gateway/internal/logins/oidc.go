@@ -27,6 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/egress/endpoint"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
@@ -69,7 +70,7 @@ const stateCookie = "__Host-binnacle-state"
 // client's secret and the authority's certificate, and does not contact the provider. t, which
 // leads to the endpoint egress.EndpointOIDC of the egress-broker, then belongs to the Provider. Errors
 // name the setting.
-func NewProvider(c config.OIDC, t *http.Transport) (*Provider, error) {
+func NewProvider(c config.OIDC, t *endpoint.Transport) (*Provider, error) {
 	if c.Issuer == "" {
 		return nil, nil
 	}

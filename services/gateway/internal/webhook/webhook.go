@@ -25,7 +25,7 @@ type Endpoint struct {
 	Name string // name of the endpoint for the egress-broker
 	URL  string
 	// Transport returns the transport for the notice of a tenant with this id.
-	Transport func(tenant, id string) *http.Transport
+	Transport func(tenant, id string) http.RoundTripper
 	Key       []byte // HMAC-SHA256 key of the signature
 	Now       func() time.Time
 }
@@ -58,9 +58,9 @@ func (p *Endpoint) Post(ctx context.Context, tenant, id string, notice any) erro
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(DeliveryHeader, id)
 	req.Header.Set(SignatureHeader, Signature(p.Key, p.Now(), body))
-	t := p.Transport(tenant, id)
-	defer t.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: t, CheckRedirect: stay}).Do(req)
+	client := &http.Client{Transport: p.Transport(tenant, id), CheckRedirect: stay}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {

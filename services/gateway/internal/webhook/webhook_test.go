@@ -40,4 +40,4 @@ func TestPost(t *testing.T) {
 }
 
 // direct returns a transport without the egress-broker.
-func direct(string, string) *http.Transport { return &http.Transport{} }
+func direct(string, string) http.RoundTripper { return &http.Transport{} }
