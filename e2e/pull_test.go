@@ -8,10 +8,12 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
+	"github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 )
 
 // pushed serves a registry, with TLS if ca is not nil, that has the image in an OCI
@@ -86,7 +89,8 @@ func pushed(t *testing.T, archive, digest string, ca *certs.Authority) string {
 // certificate a configured authority signed, or on a loopback address without TLS;
 // that after a pull by one session-runner both run packs in the image, and a held
 // sandbox of it can be created; and that a registry that is not configured, one with
-// another authority, a wrong digest, a tag and a tenant's call are refused.
+// another authority, a wrong digest, a tag, a tenant's call, and a pull that the ceilings do not
+// permit are refused. The bytes of each pull are in flows on the ledger.
 func TestImagePull(t *testing.T) {
 	archives, digest := shellImages(t)
 	caFile := filepath.Join(t.TempDir(), "ca.crt")
@@ -96,11 +100,16 @@ func TestImagePull(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			o, _ := boxedOptions(t)
-			o.Env = []string{"BINNACLE_REGISTRY_CA=" + caFile, "BINNACLE_REGISTRIES=" + strings.Join([]string{secure, "http://" + plain, foreign}, ",")}
+			o.Env = []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8", "BINNACLE_REGISTRY_CA=" + caFile, "BINNACLE_REGISTRIES=" + strings.Join([]string{secure, "http://" + plain, foreign}, ",")}
 			m := start(t, o)
 			if name == "processes" {
 				m.StartService("session-runner-b", "session-runner")
 			}
+			if _, err := m.CLI("image", "pull", secure+"/tools@"+digest); err == nil || !strings.Contains(err.Error(), "DATA_EGRESS_BLOCKED") {
+				t.Errorf("a pull that the ceilings do not permit: %v", err)
+			}
+			cli(t, m, "trust", "sign", write(t, "p0.json", `{"egress":[{"host":"127.0.0.1"}]}`))
+			cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
 			for ref, want := range map[string]string{
 				"127.0.0.1:1/tools@" + digest:                             "is not one of the registries",
 				foreign + "/tools@" + digest:                              "certificate",
@@ -141,6 +150,20 @@ func TestImagePull(t *testing.T) {
 			})
 			id := strings.TrimSpace(cli(t, m, "sandbox", "create", "shell", "--session", "s-pull"))
 			cli(t, m, "sandbox", "terminate", id)
+			info, err := os.Stat(archive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the bytes of the pull are on the ledger", time.Minute, func() bool {
+				var pulled int64
+				for _, e := range ledger(t, m) {
+					var f egressbroker.FlowEnded
+					if e.Name == egressbroker.FlowEndedName && json.Unmarshal(e.Data, &f) == nil && net.JoinHostPort(f.Host, strconv.FormatInt(f.Port, 10)) == from {
+						pulled += f.BytesIn
+					}
+				}
+				return pulled > info.Size()/2
+			})
 			cli(t, m, "replay")
 		})
 	}

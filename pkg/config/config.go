@@ -179,7 +179,10 @@ type SessionRunner struct {
 	Queue      int      `json:"queue"`
 	Registries []string `json:"registries"`
 	RegistryCA string   `json:"registry_ca"`
-	MicroVM    struct {
+
+	RegistryHosts []string `json:"registry_hosts"`
+
+	MicroVM struct {
 		Runtime string `json:"runtime"`
 	} `json:"microvm"`
 	Sandboxes struct {

@@ -56,6 +56,7 @@ type Config struct {
 	Images         string                   // folder of image archives and images.lock; empty = none
 	Warm           int                      // maximum number of containers that are prepared ahead of calls; 0 = none
 	Registries     []string                 // registries from which images may be pulled
+	RegistryHosts  []string                 // further hosts that image.pull may reach
 	RegistryCA     string                   // PEM file of the authorities of the registries; empty = those of the system
 	Runs           int                      // maximum number of sandboxes of calls at a time; 0 = 16
 	Queue          int                      // maximum number of calls that wait for a sandbox; 0 means none

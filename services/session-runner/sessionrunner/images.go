@@ -63,26 +63,23 @@ func (s *Service) manageImages(ctx context.Context, w *execute.Work) execute.Res
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	var images []containerd.Image
+	var usage *contract.Usage
 	var err error
 	switch w.Call.Kind {
 	case kindImageImport:
 		images, err = s.images.Import(ctx, args.Archive, args.Digest)
 	case kindImagePull:
-		images = make([]containerd.Image, 1)
-		images[0], err = s.images.Pull(ctx, s.from, args.Ref, args.Unpinned)
+		images, usage = make([]containerd.Image, 1), &contract.Usage{}
+		images[0], *usage, err = pull(ctx, s, w, &args)
 	case kindImageGC:
 		images, err = s.collectImages(ctx, args.DryRun)
 	default:
 		images, err = s.images.Images(ctx)
 	}
-	switch {
-	case errors.Is(err, containerd.ErrUnpinned):
-		return execute.Fail(contract.CodeImageUnpinned, "%v; or call with \"unpinned\": true, if policy allows it", err)
-	case errors.Is(err, containerd.ErrReference):
-		return execute.Fail(contract.CodeInvalidInput, "%v", err)
-	}
 	if err != nil {
-		return execute.Fail(contract.CodeHandlerFailed, "%s: %v", w.Call.Kind, err)
+		res := failedImages(w.Call.Kind, err)
+		res.Usage = usage
+		return res
 	}
 	out := make([]listedImage, len(images))
 	for i, img := range images {
@@ -92,7 +89,21 @@ func (s *Service) manageImages(ctx context.Context, w *execute.Work) execute.Res
 	if err != nil {
 		return execute.Fail(contract.CodeInternal, "%v", err)
 	}
-	return execute.Result{Output: body}
+	return execute.Result{Output: body, Usage: usage}
+}
+
+// failedImages returns the result of a call of a kind that failed with err.
+func failedImages(kind string, err error) execute.Result {
+	denied := (*containerd.DeniedError)(nil)
+	switch {
+	case errors.Is(err, containerd.ErrUnpinned):
+		return execute.Fail(contract.CodeImageUnpinned, "%v; or call with \"unpinned\": true, if policy allows it", err)
+	case errors.Is(err, containerd.ErrReference):
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
+	case errors.Is(err, errNoEgress), errors.As(err, &denied):
+		return execute.Fail(contract.CodeEgressRefused, "%s: %v", kind, err)
+	}
+	return execute.Fail(contract.CodeHandlerFailed, "%s: %v", kind, err)
 }
 
 // collectImages removes the images that neither a pack nor a held sandbox uses or, with dry, lists

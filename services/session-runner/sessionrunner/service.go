@@ -56,6 +56,8 @@ type Config struct {
 	Queue      int      // maximum number of calls that wait for a sandbox; 0 means none
 	MicroVM    string   // containerd runtime of tier "microvm"; empty means that the tier is not available
 	Held       HeldConfig
+
+	RegistryHosts []string // further hosts, to which registries redirect or from which they require tokens: HOST or HOST:PORT
 }
 
 // Service implements run.Service. It executes packs. Several instances may run at a
@@ -96,7 +98,7 @@ func (*Service) Declaration() bus.Declaration {
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	var err error
-	if s.from, err = containerd.ParseRegistries(s.Registries, s.RegistryCA); err != nil {
+	if s.from, err = containerd.ParseRegistries(s.Registries, s.RegistryHosts, s.RegistryCA); err != nil {
 		return err
 	}
 	if s.wasi, err = wasi.Open(ctx); err != nil {
@@ -114,7 +116,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		tools = append(tools, noop)
 	}
 	if s.images != nil {
-		tools = append(tools, imageTools...)
+		tools = append(tools, imageToolsOf(s.from)...)
 	}
 	if s.Images != "" && s.Held.Max > 0 {
 		if _, err := s.Held.modelRules(); err != nil {

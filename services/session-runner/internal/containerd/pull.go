@@ -2,18 +2,13 @@ package containerd
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containerd/containerd/content"
 	"github.com/containerd/containerd/errdefs"
@@ -25,115 +20,19 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Registries are the registries from which images may be pulled.
-type Registries struct {
-	hosts map[string]string // scheme by host and port
-	CA    string            // PEM file of the authorities that sign the registries' certificates; "" means those of the system
-}
-
 // maxImage is the maximum size of the blobs of an image that is pulled, in bytes.
 const maxImage = 8 << 30
-
-// ParseRegistries reads a list of registries, each HOST, HOST:PORT or http://HOST:PORT. HTTP
-// without TLS is permitted for loopback addresses only.
-func ParseRegistries(list []string, ca string) (*Registries, error) {
-	out := &Registries{hosts: map[string]string{}, CA: ca}
-	for _, item := range list {
-		host, plain := strings.CutPrefix(item, "http://")
-		name := host
-		if h, _, err := net.SplitHostPort(host); err == nil {
-			name = h
-		}
-		switch ip := net.ParseIP(strings.Trim(name, "[]")); {
-		case host == "" || strings.ContainsAny(host, "/@?# "):
-			return nil, fmt.Errorf("session-runner.registries: %q is not HOST, HOST:PORT or http://HOST:PORT", item)
-		case plain && name != "localhost" && (ip == nil || !ip.IsLoopback()):
-			return nil, fmt.Errorf("session-runner.registries: %q: plain HTTP is for loopback addresses only: leave http:// out", item)
-		}
-		out.hosts[host] = "https"
-		if plain {
-			out.hosts[host] = "http"
-		}
-	}
-	return out, nil
-}
-
-var (
-	digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	tagRE    = regexp.MustCompile(`:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`) // at the end of a name
-)
-
-// Errors of Pull for references that it does not accept.
-var (
-	ErrReference = errors.New("reference of an image")
-	ErrUnpinned  = errors.New("the image is named without a digest: write HOST/NAME@sha256:…")
-)
-
-// parse returns the host and the digest of a reference, HOST/NAME@sha256:DIGEST or
-// HOST/NAME:TAG. digest is "" if the reference has none. The error wraps ErrReference.
-func (g *Registries) parse(ref string) (host, digest string, err error) {
-	host, name, ok := strings.Cut(ref, "/")
-	name, digest, pinned := strings.Cut(name, "@")
-	switch {
-	case !ok || name == "":
-		return "", "", fmt.Errorf("%w: %q is neither HOST/NAME@sha256:DIGEST nor HOST/NAME:TAG", ErrReference, ref)
-	case pinned && !digestRE.MatchString(digest):
-		return "", "", fmt.Errorf("%w: %q has no digest after the @: write HOST/NAME@sha256: and 64 digits of lower-case hexadecimal", ErrReference, ref)
-	case !pinned && !tagRE.MatchString(name):
-		return "", "", fmt.Errorf("%w: %q has neither a digest nor a tag: write HOST/NAME@sha256:DIGEST or, to pull what a tag names, HOST/NAME:TAG", ErrReference, ref)
-	case g == nil || g.hosts[host] == "":
-		return "", "", fmt.Errorf("%w: %s is not one of the registries: add it to session-runner.registries", ErrReference, host)
-	}
-	return host, digest, nil
-}
-
-// client returns the client for requests to the registries. It follows at most four
-// redirects, none of them from HTTPS to HTTP, and uses no proxy of the environment.
-func (g *Registries) client() (*http.Client, error) {
-	t := &http.Transport{TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
-	if g.CA != "" {
-		pem, err := os.ReadFile(g.CA)
-		if err != nil {
-			return nil, err
-		}
-		t.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errors.New("session-runner.registry_ca: no certificate in PEM in the file")
-		}
-	}
-	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
-		if len(via) >= 5 || via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {
-			return fmt.Errorf("redirect to %s://%s refused", r.URL.Scheme, r.URL.Host)
-		}
-		return nil
-	}}, nil
-}
 
 // Pull adds an image from a registry and unpacks it. containerd compares each blob with its
 // digest. If ref has no digest, Pull returns ErrUnpinned unless unpinned is true; it then adds
 // the image that the registry has under the tag, whose digest is in the result. The image is
-// found by its digest alone, as after Import. Pull is cancelled when ctx is done.
-func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bool) (Image, error) {
-	host, digest, err := g.parse(ref)
-	if err != nil {
+// found by its digest alone, as after Import. Every byte to and from the registry passes through
+// connections that dial opens, which must lead to a proxy of the egress-broker; a request that it does
+// not permit is a *DeniedError. Pull is cancelled when ctx is done.
+func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bool, dial func(context.Context) (net.Conn, error)) (Image, error) {
+	if err := g.Check(ref, unpinned); err != nil {
 		return Image{}, err
 	}
-	if digest == "" && !unpinned {
-		return Image{}, ErrUnpinned
-	}
-	client, err := g.client()
-	if err != nil {
-		return Image{}, err
-	}
-	defer client.CloseIdleConnections()
-	scheme := g.hosts[host]
-	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: func(of string) ([]docker.RegistryHost, error) {
-		if of != host {
-			return nil, fmt.Errorf("%s is not the registry %s", of, host)
-		}
-		return []docker.RegistryHost{{Client: client, Host: host, Scheme: scheme, Path: "/v2", Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
-			Authorizer: docker.NewDockerAuthorizer(docker.WithAuthClient(client))}}, nil
-	}})
 	// While the lease exists, containerd's garbage collector does not remove what is fetched,
 	// so other images can be imported and removed meanwhile.
 	ctx, done, err := s.client.WithLease(namespaces.WithNamespace(ctx, s.ns))
@@ -141,24 +40,56 @@ func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bo
 		return Image{}, err
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
-	name, root, err := resolver.Resolve(ctx, ref)
-	if err != nil {
-		return Image{}, fmt.Errorf("resolve: %w", withoutURL(err))
-	}
-	if digest != "" && root.Digest.String() != digest {
-		return Image{}, fmt.Errorf("the registry has %s, not %s", root.Digest, digest)
-	}
-	fetcher, err := resolver.Fetcher(ctx, name)
+	root, err := g.download(ctx, ref, s.client.ContentStore(), dial)
 	if err != nil {
 		return Image{}, err
-	}
-	if err := s.fetch(ctx, fetcher, root); err != nil {
-		return Image{}, fmt.Errorf("fetch: %w", withoutURL(err))
 	}
 	s.building.Lock()
 	defer s.building.Unlock()
 	root.Annotations = map[string]string{v1.AnnotationRefName: ref}
 	return s.addBase(ctx, root)
+}
+
+// download adds the blobs of an image in a registry to a store, and returns the image's descriptor. dial
+// is that of Pull.
+func (g *Registries) download(ctx context.Context, ref string, store content.Store, dial func(context.Context) (net.Conn, error)) (root v1.Descriptor, err error) {
+	host, digest, err := g.parse(ref)
+	if err != nil {
+		return root, err
+	}
+	through, err := g.carrier(dial)
+	if err != nil {
+		return root, err
+	}
+	defer through.http.CloseIdleConnections() // ends the flows
+	defer func() {
+		if denied := through.denied.Load(); err != nil && denied != nil {
+			err = denied
+		}
+	}()
+	client := through.client()
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: func(of string) ([]docker.RegistryHost, error) {
+		if of != host {
+			return nil, fmt.Errorf("%s is not the registry %s", of, host)
+		}
+		return []docker.RegistryHost{{Client: client, Host: host, Scheme: g.hosts[host], Path: "/v2", Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
+			Authorizer: docker.NewDockerAuthorizer(docker.WithAuthClient(client))}}, nil
+	}})
+	name, root, err := resolver.Resolve(ctx, ref)
+	if err != nil {
+		return root, fmt.Errorf("resolve: %w", withoutURL(err))
+	}
+	if digest != "" && root.Digest.String() != digest {
+		return root, fmt.Errorf("the registry has %s, not %s", root.Digest, digest)
+	}
+	fetcher, err := resolver.Fetcher(ctx, name)
+	if err != nil {
+		return root, err
+	}
+	if err := fetch(ctx, store, fetcher, root); err != nil {
+		return root, fmt.Errorf("fetch: %w", withoutURL(err))
+	}
+	return root, nil
 }
 
 // urlRE matches a URL. Its second group is the host.
@@ -184,9 +115,8 @@ func (f exact) Fetch(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error
 	}{io.LimitReader(r, d.Size+1), r}, nil
 }
 
-// fetch adds the blobs of an image for this platform to containerd's store.
-func (s *Store) fetch(ctx context.Context, from remotes.Fetcher, root v1.Descriptor) error {
-	store := s.client.ContentStore()
+// fetch adds the blobs of an image for this platform to a store.
+func fetch(ctx context.Context, store content.Store, from remotes.Fetcher, root v1.Descriptor) error {
 	var size int64
 	bounded := images.HandlerFunc(func(_ context.Context, d v1.Descriptor) ([]v1.Descriptor, error) {
 		if size += d.Size; d.Size < 0 || size > maxImage {

@@ -31,7 +31,7 @@ func TestWithoutURL(t *testing.T) {
 // TestParse checks which references Pull accepts, and that the errors for others state the
 // problem.
 func TestParse(t *testing.T) {
-	g, err := ParseRegistries([]string{"registry.test:5000"}, "")
+	g, err := ParseRegistries([]string{"registry.test:5000"}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestExact(t *testing.T) {
 // TestParseReference checks the digests of valid references, and the errors for references
 // without a valid tag or digest, for another registry, and if there are no registries.
 func TestParseReference(t *testing.T) {
-	g, err := ParseRegistries([]string{"images.test:5000"}, "")
+	g, err := ParseRegistries([]string{"images.test:5000"}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
