@@ -5,6 +5,50 @@ package vaultbroker
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
+// LeaseEndedName is the event's name.
+const LeaseEndedName = "lease_ended"
+
+// LeaseEnded is the data of vault-broker.lease_ended.v1. The lease of a credential that Vault issued for a call has ended.
+type LeaseEnded struct {
+	CallID string `json:"call_id"`
+	Lease  string `json:"lease"`  // id of the lease in Vault; the credential cannot be derived from it
+	Name   string `json:"name"`   // name of the secret
+	Reason string `json:"reason"` // revoked, or expired if Vault had ended it before
+}
+
+// Canonical implements canon.Document.
+func (d *LeaseEnded) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("lease", &d.Lease)
+	c.Str("name", &d.Name)
+	c.Str("reason", &d.Reason)
+}
+
+// LeaseIssuedName is the event's name.
+const LeaseIssuedName = "lease_issued"
+
+// LeaseIssued is the data of vault-broker.lease_issued.v1. Vault issued a credential for one call. Appended before the call receives it; the credential is never here. A vault-broker renews the lease while the call runs and revokes it when the call has ended.
+type LeaseIssued struct {
+	Allowed  int64  `json:"allowed"` // sequence of the event that allows the call, after which its outcome is
+	CallID   string `json:"call_id"`
+	Executor string `json:"executor"` // service at which the call runs
+	Lease    string `json:"lease"`    // id of the lease in Vault; the credential cannot be derived from it
+	Name     string `json:"name"`     // name of the secret
+	Path     string `json:"path"`     // path in Vault from which the credential was read
+	TtlMS    int64  `json:"ttl_ms"`   // time after which the lease ends unless it is renewed
+}
+
+// Canonical implements canon.Document.
+func (d *LeaseIssued) Canonical(c *canon.Codec) {
+	c.Int("allowed", &d.Allowed)
+	c.Str("call_id", &d.CallID)
+	c.Str("executor", &d.Executor)
+	c.Str("lease", &d.Lease)
+	c.Str("name", &d.Name)
+	c.Str("path", &d.Path)
+	c.Int("ttl_ms", &d.TtlMS)
+}
+
 // SecretRefusedName is the event's name.
 const SecretRefusedName = "secret_refused"
 
@@ -89,6 +133,69 @@ type SecretUsed struct {
 
 // Canonical implements canon.Document.
 func (d *SecretUsed) Canonical(c *canon.Codec) {
+	c.Str("name", &d.Name)
+	c.Int("version", &d.Version)
+}
+
+// TokenFailedName is the event's name.
+const TokenFailedName = "token_failed"
+
+// TokenFailed is the data of vault-broker.token_failed.v1. No access token was obtained or stored. Requests for the secret are refused with the code for a time.
+type TokenFailed struct {
+	CallID  string `json:"call_id"` // id of the call whose request for the secret caused it
+	Code    string `json:"code"`    // error code of refused requests
+	Name    string `json:"name"`    // name of the secret
+	Reason  string `json:"reason"`  // why, without any text of the server but the registered error codes of RFC 6749
+	Version int64  `json:"version"` // version of the secret whose credential is used
+}
+
+// Canonical implements canon.Document.
+func (d *TokenFailed) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("code", &d.Code)
+	c.Str("name", &d.Name)
+	c.Str("reason", &d.Reason)
+	c.Int("version", &d.Version)
+}
+
+// TokenObtainedName is the event's name.
+const TokenObtainedName = "token_obtained"
+
+// TokenObtained is the data of vault-broker.token_obtained.v1. An access token was obtained. Appended once the token is stored; the token is never here.
+type TokenObtained struct {
+	CallID  string `json:"call_id"`           // id of the call whose request for the secret caused it
+	Expires string `json:"expires,omitempty"` // time from which on the token is not used any more
+	Name    string `json:"name"`              // name of the secret
+	Rotated bool   `json:"rotated,omitempty"` // the authorization server replaced the refresh token, and the new one was stored as the version
+	Version int64  `json:"version"`           // version of the secret to which the token belongs
+}
+
+// Canonical implements canon.Document.
+func (d *TokenObtained) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.OptStr("expires", &d.Expires)
+	c.Str("name", &d.Name)
+	c.OptBool("rotated", &d.Rotated)
+	c.Int("version", &d.Version)
+}
+
+// TokenRequestedName is the event's name.
+const TokenRequestedName = "token_requested"
+
+// TokenRequested is the data of vault-broker.token_requested.v1. An instance is about to request an access token for a secret of type oauth. Appended with the expected sequence of the last event about the secret's tokens, so that one instance at a time requests one.
+type TokenRequested struct {
+	CallID  string `json:"call_id"` // id of the call whose request for the secret caused it
+	Grant   string `json:"grant"`   // client_credentials or refresh_token
+	Host    string `json:"host"`    // host of the token endpoint
+	Name    string `json:"name"`    // name of the secret
+	Version int64  `json:"version"` // version of the secret whose credential is used
+}
+
+// Canonical implements canon.Document.
+func (d *TokenRequested) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Str("grant", &d.Grant)
+	c.Str("host", &d.Host)
 	c.Str("name", &d.Name)
 	c.Int("version", &d.Version)
 }

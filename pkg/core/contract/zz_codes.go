@@ -80,6 +80,8 @@ const (
 	CodeTimeout             = "timeout"               // The program or the query exceeded its time.
 	CodeTokenInvalid        = "token_invalid"         // The bearer token or virtual key is not valid, or was revoked.
 	CodeTokenMissing        = "token_missing"         // The request has no bearer token.
+	CodeTokenRefused        = "token_refused"         // The authorization server refused to issue an access token for a secret of type oauth, for example because its refresh token has ended: store a new one.
+	CodeTokenUnavailable    = "token_unavailable"     // The authorization server of a secret of type oauth does not respond, or responds with an error of its own.
 	CodeTooManySandboxes    = "too_many_sandboxes"    // There are too many held sandboxes, or too many commands run in one.
 	CodeToolDrift           = "tool_drift"            // The decision is on another document of the tool than the executor has; call again.
 	CodeUnavailable         = "unavailable"           // A part of the mesh does not respond now.
@@ -184,6 +186,8 @@ var Codes = map[string]CodeInfo{
 	CodeTimeout:             {504, true, "The program or the query exceeded its time."},
 	CodeTokenInvalid:        {401, false, "The bearer token or virtual key is not valid, or was revoked."},
 	CodeTokenMissing:        {401, false, "The request has no bearer token."},
+	CodeTokenRefused:        {502, false, "The authorization server refused to issue an access token for a secret of type oauth, for example because its refresh token has ended: store a new one."},
+	CodeTokenUnavailable:    {503, true, "The authorization server of a secret of type oauth does not respond, or responds with an error of its own."},
 	CodeTooManySandboxes:    {429, true, "There are too many held sandboxes, or too many commands run in one."},
 	CodeToolDrift:           {502, true, "The decision is on another document of the tool than the executor has; call again."},
 	CodeUnavailable:         {503, true, "A part of the mesh does not respond now."},

@@ -39,6 +39,7 @@ const (
 	IDSecretEntry = "sa-"     // an entry of the access list of secrets, and the aggregate of its counted uses
 	IDSecretFact  = "v-"      // the event that records whether a requested secret was released; only event ids have this meaning
 	IDSecretInbox = "secret-" // an inbox for sealed values
+	IDSecretToken = "so-"     // the aggregate of the access tokens of a secret of type oauth
 	IDSecretUse   = "se-"     // the events about the uses of a secret
 	IDSession     = "s-"      // a session
 	IDStart       = "s-"      // the event that claims a call, or records that it expired; only event ids have this meaning

@@ -140,23 +140,28 @@ var schemas = map[schemaID]schema{
 	{"session-runner", "sandbox_exec_started", 1}:  {&shape243, "1040d16e529f18d2db6cc416c4967b82807a798a2bacb573d498c7c1f44b98b6"},
 	{"session-runner", "sandbox_queued", 1}:        {&shape244, "9d3c1a8655a68fa8b903681e937ccc5dbbddfc8df02e3595d8d331c5ed1c52f7"},
 	{"session-runner", "sandbox_renewed", 1}:       {&shape245, "07536c8de353a414236941736634695244b8e4db3afa0a43cd07dc643ba8668c"},
-	{"vault-broker", "secret_refused", 1}:          {&shape246, "256d3de8112ac008a9f123e8d993a760e9a10a23c46dc64c44aba52f7c139f7c"},
-	{"vault-broker", "secret_refused", 2}:          {&shape249, "df400dcf4ce34cd3bb1c24cf2d5c53e99d3a4ff3b6561aba135cddd1b9865cdb"},
-	{"vault-broker", "secret_released", 1}:         {&shape250, "a81b2d6f4e9c4dc51243a545f12d66416a720ad3fa47f0aa81611b58bc52a4a5"},
-	{"vault-broker", "secret_released", 2}:         {&shape251, "65829ca3f8096f4915b8d8e8b9b0b7743e6b53b9c51c40529aa0be7c3b5a42be"},
-	{"vault-broker", "secret_use_counted", 1}:      {&shape252, "157fab8912a0845946258dd20e4cb3e619a09726c7989bb79011a340c792ecc6"},
-	{"vault-broker", "secret_used", 1}:             {&shape253, "4bf48b33859c6b3fb96c4494cb1bbae9de7e23223370436b99daf791526826b3"},
-	{"work", "artifact_deleted", 1}:                {&shape254, "dce913084e34c200c2271591b8342f9329880c624734a0cea55aef2f8a69a418"},
-	{"work", "artifact_held", 1}:                   {&shape255, "20e3cca6c4ae088cea7c82a2c0166bce2101f357a1e23b2e48c3fd04db004e23"},
-	{"work", "artifact_linked", 1}:                 {&shape256, "02950ac100a5100325d9656921cf64303af62dbc156ff5423f9ed390236e154e"},
-	{"work", "artifact_released", 1}:               {&shape257, "b13ece59f1306e9957e55fe211beff7f7027f19f90f20d4fff08af42f0913694"},
-	{"work", "artifact_removed", 1}:                {&shape258, "3e2ac04ced567e8953bc0f2c5a5359f246cb0881dc908c2ea4a210398bde5281"},
-	{"work", "pipeline_ended", 1}:                  {&shape259, "c697101b13cdf10f66e1a19420d2d0521579d42ff18648b4638edc5791c115fb"},
-	{"work", "pipeline_started", 1}:                {&shape262, "0363abbac3e54af7d96d7149eccbca02bf1053973615ac75f056a75f74276115"},
-	{"work", "pipeline_step_ended", 1}:             {&shape263, "3033060409a72fa8d11b9eccf2492421924d19101726ab10e4be4996d89fceb6"},
-	{"work", "pipeline_step_started", 1}:           {&shape264, "bcea6bdffa1bafe085e997d6015ed821d9325f55b68f5821a9e0ce0d689f7336"},
-	{"work", "schedule_fired", 1}:                  {&shape265, "b34324e8906f64751e2c348b8099caa323a85b6a3415bd1ed0ef3db35dcc8417"},
-	{"work", "schedule_started", 1}:                {&shape266, "3648fbd59990fa31e3262f450f4fa67fea1d1592a1e7ba6403e01156d807ce24"},
+	{"vault-broker", "lease_ended", 1}:             {&shape246, "dc394f78d0b18b3fc68a158238c821de15e3d2394293d6449ee20e45ab67d1ce"},
+	{"vault-broker", "lease_issued", 1}:            {&shape247, "77b21b52b8feb34326e79b7eee81c7822de70064c028a7c60a06f5b818949261"},
+	{"vault-broker", "secret_refused", 1}:          {&shape248, "256d3de8112ac008a9f123e8d993a760e9a10a23c46dc64c44aba52f7c139f7c"},
+	{"vault-broker", "secret_refused", 2}:          {&shape251, "df400dcf4ce34cd3bb1c24cf2d5c53e99d3a4ff3b6561aba135cddd1b9865cdb"},
+	{"vault-broker", "secret_released", 1}:         {&shape252, "a81b2d6f4e9c4dc51243a545f12d66416a720ad3fa47f0aa81611b58bc52a4a5"},
+	{"vault-broker", "secret_released", 2}:         {&shape253, "65829ca3f8096f4915b8d8e8b9b0b7743e6b53b9c51c40529aa0be7c3b5a42be"},
+	{"vault-broker", "secret_use_counted", 1}:      {&shape254, "157fab8912a0845946258dd20e4cb3e619a09726c7989bb79011a340c792ecc6"},
+	{"vault-broker", "secret_used", 1}:             {&shape255, "4bf48b33859c6b3fb96c4494cb1bbae9de7e23223370436b99daf791526826b3"},
+	{"vault-broker", "token_failed", 1}:            {&shape256, "62b58fb1a36f5f3a814ee3cc417018216d02ab85dad215b07644e3b773779f3c"},
+	{"vault-broker", "token_obtained", 1}:          {&shape257, "aa8f91243646782591abe95f046faaf4e5e58dde181d575a0ea99582af0afd20"},
+	{"vault-broker", "token_requested", 1}:         {&shape258, "94f5bf045bf57532df29cfd10d84d176ce594d66857dd3b5b411baf09ca8d6fa"},
+	{"work", "artifact_deleted", 1}:                {&shape259, "dce913084e34c200c2271591b8342f9329880c624734a0cea55aef2f8a69a418"},
+	{"work", "artifact_held", 1}:                   {&shape260, "20e3cca6c4ae088cea7c82a2c0166bce2101f357a1e23b2e48c3fd04db004e23"},
+	{"work", "artifact_linked", 1}:                 {&shape261, "02950ac100a5100325d9656921cf64303af62dbc156ff5423f9ed390236e154e"},
+	{"work", "artifact_released", 1}:               {&shape262, "b13ece59f1306e9957e55fe211beff7f7027f19f90f20d4fff08af42f0913694"},
+	{"work", "artifact_removed", 1}:                {&shape263, "3e2ac04ced567e8953bc0f2c5a5359f246cb0881dc908c2ea4a210398bde5281"},
+	{"work", "pipeline_ended", 1}:                  {&shape264, "c697101b13cdf10f66e1a19420d2d0521579d42ff18648b4638edc5791c115fb"},
+	{"work", "pipeline_started", 1}:                {&shape267, "0363abbac3e54af7d96d7149eccbca02bf1053973615ac75f056a75f74276115"},
+	{"work", "pipeline_step_ended", 1}:             {&shape268, "3033060409a72fa8d11b9eccf2492421924d19101726ab10e4be4996d89fceb6"},
+	{"work", "pipeline_step_started", 1}:           {&shape269, "bcea6bdffa1bafe085e997d6015ed821d9325f55b68f5821a9e0ce0d689f7336"},
+	{"work", "schedule_fired", 1}:                  {&shape270, "b34324e8906f64751e2c348b8099caa323a85b6a3415bd1ed0ef3db35dcc8417"},
+	{"work", "schedule_started", 1}:                {&shape271, "3648fbd59990fa31e3262f450f4fa67fea1d1592a1e7ba6403e01156d807ce24"},
 }
 
 var (
@@ -406,25 +411,30 @@ var (
 	shape243 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "exec", Required: true, Shape: &shape0}}}
 	shape244 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "position", Required: true, Shape: &shape3}, {Name: "running", Required: true, Shape: &shape19}}}
 	shape245 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}}}
-	shape246 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
-	shape247 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "entry", Required: false, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "result", Required: true, Shape: &shape0}}}
-	shape248 = canon.Shape{Kind: canon.ArrayKind, Item: &shape247}
-	shape249 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "access", Required: false, Shape: &shape248}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
-	shape250 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape5}, {Name: "to", Required: true, Shape: &shape0}}}
-	shape251 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "access", Required: false, Shape: &shape248}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape5}, {Name: "to", Required: true, Shape: &shape0}}}
-	shape252 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "entry", Required: true, Shape: &shape0}, {Name: "uses", Required: true, Shape: &shape13}}}
-	shape253 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "name", Required: true, Shape: &shape0}, {Name: "version", Required: true, Shape: &shape19}}}
-	shape254 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
-	shape255 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
-	shape256 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}}}
-	shape257 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "holder", Required: true, Shape: &shape0}}}
-	shape258 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "service", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
-	shape259 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "error", Required: true, Shape: &shape0}, {Name: "error_code", Required: true, Shape: &shape0}, {Name: "run", Required: true, Shape: &shape0}, {Name: "status", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
-	shape260 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "mapped", Required: true, Shape: &shape3}, {Name: "needs", Required: true, Shape: &shape5}, {Name: "pack", Required: true, Shape: &shape0}}}
-	shape261 = canon.Shape{Kind: canon.ArrayKind, Item: &shape260}
-	shape262 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "steps", Required: true, Shape: &shape261}}}
-	shape263 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempt", Required: true, Shape: &shape3}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "error", Required: true, Shape: &shape0}, {Name: "error_code", Required: true, Shape: &shape0}, {Name: "item", Required: true, Shape: &shape13}, {Name: "outcome", Required: true, Shape: &shape3}, {Name: "retry_ms", Required: true, Shape: &shape3}, {Name: "run", Required: true, Shape: &shape0}, {Name: "status", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
-	shape264 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempt", Required: true, Shape: &shape19}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "item", Required: true, Shape: &shape3}, {Name: "kind", Required: true, Shape: &shape0}, {Name: "run", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
-	shape265 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "at", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "missed", Required: true, Shape: &shape3}, {Name: "schedule", Required: true, Shape: &shape0}, {Name: "skipped", Required: true, Shape: &shape0}}}
-	shape266 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "cron", Required: true, Shape: &shape0}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "missed", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "timezone", Required: true, Shape: &shape0}}}
+	shape246 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "lease", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape247 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "allowed", Required: true, Shape: &shape19}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "executor", Required: true, Shape: &shape0}, {Name: "lease", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "path", Required: true, Shape: &shape0}, {Name: "ttl_ms", Required: true, Shape: &shape3}}}
+	shape248 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
+	shape249 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "entry", Required: false, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "result", Required: true, Shape: &shape0}}}
+	shape250 = canon.Shape{Kind: canon.ArrayKind, Item: &shape249}
+	shape251 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "access", Required: false, Shape: &shape250}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "to", Required: true, Shape: &shape0}}}
+	shape252 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape5}, {Name: "to", Required: true, Shape: &shape0}}}
+	shape253 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "access", Required: false, Shape: &shape250}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "decision_id", Required: true, Shape: &shape0}, {Name: "secrets", Required: true, Shape: &shape5}, {Name: "to", Required: true, Shape: &shape0}}}
+	shape254 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "entry", Required: true, Shape: &shape0}, {Name: "uses", Required: true, Shape: &shape13}}}
+	shape255 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "name", Required: true, Shape: &shape0}, {Name: "version", Required: true, Shape: &shape19}}}
+	shape256 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "code", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "version", Required: true, Shape: &shape19}}}
+	shape257 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "expires", Required: false, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "rotated", Required: false, Shape: &shape23}, {Name: "version", Required: true, Shape: &shape19}}}
+	shape258 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "grant", Required: true, Shape: &shape0}, {Name: "host", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "version", Required: true, Shape: &shape19}}}
+	shape259 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
+	shape260 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "reason", Required: true, Shape: &shape0}}}
+	shape261 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "expires", Required: true, Shape: &shape0}}}
+	shape262 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "artifact", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "holder", Required: true, Shape: &shape0}}}
+	shape263 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "service", Required: true, Shape: &shape0}, {Name: "upload", Required: true, Shape: &shape0}}}
+	shape264 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "error", Required: true, Shape: &shape0}, {Name: "error_code", Required: true, Shape: &shape0}, {Name: "run", Required: true, Shape: &shape0}, {Name: "status", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
+	shape265 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "id", Required: true, Shape: &shape0}, {Name: "mapped", Required: true, Shape: &shape3}, {Name: "needs", Required: true, Shape: &shape5}, {Name: "pack", Required: true, Shape: &shape0}}}
+	shape266 = canon.Shape{Kind: canon.ArrayKind, Item: &shape265}
+	shape267 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "steps", Required: true, Shape: &shape266}}}
+	shape268 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempt", Required: true, Shape: &shape3}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "error", Required: true, Shape: &shape0}, {Name: "error_code", Required: true, Shape: &shape0}, {Name: "item", Required: true, Shape: &shape13}, {Name: "outcome", Required: true, Shape: &shape3}, {Name: "retry_ms", Required: true, Shape: &shape3}, {Name: "run", Required: true, Shape: &shape0}, {Name: "status", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
+	shape269 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "attempt", Required: true, Shape: &shape19}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "item", Required: true, Shape: &shape3}, {Name: "kind", Required: true, Shape: &shape0}, {Name: "run", Required: true, Shape: &shape0}, {Name: "step", Required: true, Shape: &shape0}}}
+	shape270 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "at", Required: true, Shape: &shape0}, {Name: "call_id", Required: true, Shape: &shape0}, {Name: "missed", Required: true, Shape: &shape3}, {Name: "schedule", Required: true, Shape: &shape0}, {Name: "skipped", Required: true, Shape: &shape0}}}
+	shape271 = canon.Shape{Kind: canon.ObjectKind, Members: []canon.Member{{Name: "call_id", Required: true, Shape: &shape0}, {Name: "cron", Required: true, Shape: &shape0}, {Name: "digest", Required: true, Shape: &shape0}, {Name: "missed", Required: true, Shape: &shape0}, {Name: "name", Required: true, Shape: &shape0}, {Name: "timezone", Required: true, Shape: &shape0}}}
 )
