@@ -203,6 +203,9 @@ type VaultBroker struct {
 	State string `json:"state"`
 	Store string `json:"store"`
 	Vault Vault  `json:"vault"`
+
+	TokenCA        string   `json:"token_ca"`
+	TokenEndpoints []string `json:"token_endpoints"`
 }
 
 // Vault is the section vault-broker/vault: a HashiCorp Vault server and how the

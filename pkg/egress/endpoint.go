@@ -7,6 +7,7 @@ const (
 	EndpointApprovalWebhook = "approval_webhook"
 	EndpointBundles         = "bundles"
 	EndpointJobWebhook      = "job_webhook"
+	EndpointOAuth           = "oauth"
 	EndpointOIDC            = "oidc"
 )
 
@@ -16,6 +17,7 @@ var endpointSettings = map[string]string{
 	EndpointApprovalWebhook: "gateway.approval_webhook",
 	EndpointBundles:         "policy.bundle_servers",
 	EndpointJobWebhook:      "gateway.job_webhook",
+	EndpointOAuth:           "vault-broker.token_endpoints",
 	EndpointOIDC:            "gateway.oidc",
 }
 

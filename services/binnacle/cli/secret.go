@@ -114,7 +114,7 @@ func newSecretPutCmd(c *env) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, args []string) error { return putSecret(cmd.Context(), c, &o, args[0]) },
 	}
 	o.times(cmd)
-	types := []string{"api_key", "certificate", "cookie", "file", "login", "ssh"}
+	types := []string{"api_key", "certificate", "cookie", "file", "login", "oauth", "ssh"}
 	cmd.Flags().StringVar(&o.kind, "type", "", "`TYPE` whose form the value must have: "+strings.Join(types, ", "))
 	complete(cmd, "type", cobra.FixedCompletions(types, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

@@ -71,6 +71,8 @@ type Config struct {
 	Power          bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
 	Noop           bool                     // offer tool.noop, for benchmarks and tests
 	VaultKEK       []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
+	TokenEndpoints []string                 // servers from which the vault-broker obtains access tokens, like BundleServers
+	TokenCA        string                   // PEM file of the authority of their certificates; "" = the system's
 	Vault          vaultbroker.Vault        // Vault server that stores secrets and content keys; its zero value = encrypted files in Dir
 	Mirror         bool                     // maintain a mirror of the ledger in a separate NATS account
 	NoSnapshots    bool                     // build every view from the ledger's first event, and store no snapshots

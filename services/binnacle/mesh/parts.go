@@ -41,7 +41,7 @@ var parts = []part{
 	of(func(b *setup, s *egressbroker.Service) error {
 		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Hosts: b.cfg.EgressHosts, Networks: b.cfg.EgressNetworks,
 			Endpoints: egressbroker.EndpointsOf(&config.Config{Gateway: config.Gateway{ApprovalWebhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, OIDC: b.cfg.OIDC, ACME: b.cfg.ACME},
-				Policy: config.Policy{BundleServers: b.cfg.BundleServers}})}
+				Policy: config.Policy{BundleServers: b.cfg.BundleServers}, VaultBroker: config.VaultBroker{TokenEndpoints: b.cfg.TokenEndpoints}})}
 		if s.Hosts == nil {
 			s.Hosts = []string{"*"}
 		}
@@ -176,7 +176,7 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 	if err != nil {
 		return err
 	}
-	*c = vaultbroker.Config{Vault: b.cfg.Vault, KEK: kek, SealSeed: sealSeed}
+	*c = vaultbroker.Config{TokenCA: b.cfg.TokenCA, Vault: b.cfg.Vault, KEK: kek, SealSeed: sealSeed}
 	if b.cfg.Vault.Address != "" {
 		return nil
 	}

@@ -273,8 +273,8 @@ func TestFlowLeft(t *testing.T) {
 // names the setting but does not contain the path of its URL.
 func TestEndpointsOf(t *testing.T) {
 	got := EndpointsOf(&config.Config{Gateway: config.Gateway{JobWebhook: "https://a/x", OIDC: config.OIDC{Issuer: "https://b", Hosts: []string{"c:8443"}}, ACME: config.ACME{Domains: []string{"f"}, Directory: "https://g/dir"}},
-		Policy: config.Policy{BundleServers: []string{"d", "http://e:8080"}}})
-	if len(got) != 4 || !slices.Equal(got[egress.EndpointACME], []string{"https://g/dir"}) || !slices.Equal(got[egress.EndpointBundles], []string{"https://d", "http://e:8080"}) || !slices.Equal(got[egress.EndpointJobWebhook], []string{"https://a/x"}) || !slices.Equal(got[egress.EndpointOIDC], []string{"https://b", "https://c:8443"}) {
+		Policy: config.Policy{BundleServers: []string{"d", "http://e:8080"}}, VaultBroker: config.VaultBroker{TokenEndpoints: []string{"h"}}})
+	if len(got) != 5 || !slices.Equal(got[egress.EndpointOAuth], []string{"https://h"}) || !slices.Equal(got[egress.EndpointACME], []string{"https://g/dir"}) || !slices.Equal(got[egress.EndpointBundles], []string{"https://d", "http://e:8080"}) || !slices.Equal(got[egress.EndpointJobWebhook], []string{"https://a/x"}) || !slices.Equal(got[egress.EndpointOIDC], []string{"https://b", "https://c:8443"}) {
 		t.Error(got)
 	}
 	if got := EndpointsOf(&config.Config{Gateway: config.Gateway{OIDC: config.OIDC{Hosts: []string{"c"}}, ACME: config.ACME{Directory: "https://g/dir"}}}); len(got) != 0 {

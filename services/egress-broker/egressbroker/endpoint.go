@@ -34,11 +34,13 @@ func EndpointsOf(c *config.Config) map[string][]string {
 			out[egress.EndpointOIDC] = append(out[egress.EndpointOIDC], "https://"+host)
 		}
 	}
-	for _, server := range c.Policy.BundleServers {
-		if !strings.HasPrefix(server, "http://") {
-			server = "https://" + server
+	for name, servers := range map[string][]string{egress.EndpointBundles: c.Policy.BundleServers, egress.EndpointOAuth: c.VaultBroker.TokenEndpoints} {
+		for _, server := range servers {
+			if !strings.HasPrefix(server, "http://") {
+				server = "https://" + server
+			}
+			out[name] = append(out[name], server)
 		}
-		out[egress.EndpointBundles] = append(out[egress.EndpointBundles], server)
 	}
 	return out
 }

@@ -28,6 +28,7 @@ type grant struct {
 	facts    guard.Facts // facts of the decision that allows the call
 	approved bool        // the call was approved by votes or break-glass
 	from     uint64      // sequence of the event that allows the call
+	executor string      // service at which the call runs
 	uses     []guard.SecretUse
 }
 

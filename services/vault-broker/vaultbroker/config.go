@@ -1,7 +1,11 @@
 package vaultbroker
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
+	"os"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/config"
@@ -12,14 +16,31 @@ import (
 // Vault.
 func ConfigOf(c *config.VaultBroker, dir string) (Config, error) {
 	if c.Store != "vault" {
-		return Config{Dir: dir}, nil
+		return Config{Dir: dir, TokenCA: c.TokenCA}, nil
 	}
 	v := &c.Vault
 	if v.Address == "" {
 		return Config{}, errors.New("/vault-broker/vault/address: with store vault, set the URL of the Vault server")
 	}
 	jwt := v.JWTFile
-	return Config{Vault: Vault{Address: v.Address, CA: v.CA, Namespace: v.Namespace, Mount: v.Mount, Prefix: v.Prefix, TokenFile: v.TokenFile,
+	return Config{TokenCA: c.TokenCA, Vault: Vault{Address: v.Address, CA: v.CA, Namespace: v.Namespace, Mount: v.Mount, Prefix: v.Prefix, TokenFile: v.TokenFile,
 		RoleID: v.RoleID, SecretIDFile: v.SecretIDFile, Wrapped: v.Wrapped, KubernetesRole: v.KubernetesRole, JWTFile: jwt, AuthMount: v.AuthMount,
 		Timeout: time.Duration(v.Timeout)}}, nil
+}
+
+// tlsOf returns the configuration of TLS to token endpoints whose certificates the authority in a
+// PEM file has signed, or nil if file is "".
+func tlsOf(file string) (*tls.Config, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("/vault-broker/token_ca: %w", err)
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+	if !c.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("/vault-broker/token_ca: %s holds no PEM certificate", file)
+	}
+	return c, nil
 }

@@ -34,6 +34,10 @@ const (
 	// content keys were in the store of secrets, under names with this prefix. No tenant
 	// may be named secret.ReservedNames.
 	contentDomain = secret.ReservedNames + "/"
+
+	// tokenDomain is the domain of the store of access tokens. With it, a name has two slashes,
+	// and the name of a secret has one, so no tenant can be confused with it.
+	tokenDomain = "token/"
 )
 
 // open opens the stores of secrets and of content keys. It returns the client that has to
@@ -45,14 +49,19 @@ func (s *Service) open(original string) (*hashivault.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.keeper, s.content = newKeeper(s.env, secrets.Backend(), s.KEK), content.Backend()
+		tokens, err := store.Open(filepath.Join(s.Dir, "tokens.json"), s.KEK, tokenDomain)
+		if err != nil {
+			return nil, err
+		}
+		s.keeper, s.content = newKeeper(s.env, newTokens(s.env, secrets.Backend(), tokens.Backend(), s.via), s.KEK), content.Backend()
 		return nil, nil
 	}
 	c, err := hashivault.New(s.Vault, s.env.Log)
 	if err != nil {
 		return nil, err
 	}
-	s.keeper, s.content = newKeeper(s.env, hashivault.NewKV(c, "secrets", s.KEK), s.KEK), hashivault.NewKV(c, "content-keys", s.KEK)
+	s.keeper = newKeeper(s.env, newTokens(s.env, hashivault.NewKV(c, "secrets", s.KEK), hashivault.NewKV(c, "tokens", s.KEK), s.via), s.KEK)
+	s.content = hashivault.NewKV(c, "content-keys", s.KEK)
 	return c, nil
 }
 

@@ -155,14 +155,14 @@ func TestSecretsOfTenants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{keeper: newKeeper(nil, secrets.Backend(), nil)}
+	s := &Service{keeper: newKeeper(nil, newTokens(nil, secrets.Backend(), fileStore(t, make([]byte, 32)), nil), nil)}
 	for name, v := range map[string]string{"t/llm.a": "t's", "u/llm.a": "u's", "t/same": "x", "u/same": "x"} {
 		if err := secrets.Put(name, []byte(v)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	value := func(tenant, name string) (released, string) {
-		v, no, err := s.value(t.Context(), &contract.Event{Tenant: tenant}, name)
+		v, no, err := s.value(t.Context(), &contract.Event{Tenant: tenant}, new(grant), name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -98,13 +98,14 @@ func rerunnable(kind string) bool {
 type keeper struct {
 	env     *run.Env
 	secrets backend.Backend
+	tokens  *tokens // of secrets of type oauth
 	kek     []byte
 	used    lru.Cache[time.Time] // when the last use of a secret was recorded, by tenant and name
 }
 
-// newKeeper returns a keeper of the secrets in a store.
-func newKeeper(env *run.Env, secrets backend.Backend, kek []byte) *keeper {
-	return &keeper{env: env, secrets: secrets, kek: kek, used: lru.Cache[time.Time]{Max: maxUsed}}
+// newKeeper returns a keeper of the secrets in the store of tokens.
+func newKeeper(env *run.Env, t *tokens, kek []byte) *keeper {
+	return &keeper{env: env, secrets: t.secrets, tokens: t, kek: kek, used: lru.Cache[time.Time]{Max: maxUsed}}
 }
 
 // arguments are the arguments of all calls about secrets.
@@ -302,7 +303,7 @@ func (k *keeper) manage(ctx context.Context, w *execute.Work) execute.Result {
 	case kindRestore:
 		change, effect = k.secrets.Restore, "secret.restored"
 	case kindErase:
-		change, effect = k.secrets.Erase, "secret.erased"
+		change, effect = k.erase, "secret.erased"
 	default:
 		return execute.Fail(contract.CodeInternal, "kind %s has no handler", w.Call.Kind)
 	}
@@ -312,6 +313,14 @@ func (k *keeper) manage(ctx context.Context, w *execute.Work) execute.Result {
 	c := canon.Object(nil)
 	c.Str("name", a.Name)
 	return execute.Result{EffectType: effect, Output: c.End()}
+}
+
+// erase destroys a secret, and then the access tokens that were obtained with it.
+func (k *keeper) erase(ctx context.Context, tenant, name string) error {
+	if err := k.secrets.Erase(ctx, tenant, name); err != nil {
+		return err
+	}
+	return k.tokens.erase(ctx, tenant, name)
 }
 
 // rotate stores a.Bytes random bytes, or 32 if a.Bytes is 0, in unpadded base64url (RFC 4648,

@@ -36,8 +36,18 @@ func newBroker(t *testing.T, open func(kek []byte) backend.Backend) *broker {
 	now := func() time.Time { return k.now }
 	m := &emit.Emitter{Log: &memlog.Log{}, Tenant: "t", Source: "vault-broker/vault-broker-1", Now: now}
 	k.Service = &Service{Config: Config{KEK: make([]byte, 32)}, env: &run.Env{Emit: m, Log: slog.New(slog.DiscardHandler)}}
-	k.keeper = newKeeper(k.env, open(k.KEK), k.KEK)
+	k.keeper = newKeeper(k.env, newTokens(k.env, open(k.KEK), fileStore(t, k.KEK), nil), k.KEK)
 	return k
+}
+
+// fileStore returns a new backend of encrypted files.
+func fileStore(t *testing.T, kek []byte) backend.Backend {
+	t.Helper()
+	s, err := store.Open(filepath.Join(t.TempDir(), "values.json"), kek, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Backend()
 }
 
 // do executes a call and returns its result.
@@ -59,7 +69,7 @@ func (k *broker) put(args, value string) string {
 func (k *broker) use(name string) string {
 	k.t.Helper()
 	e := k.env.Emit.New(contract.EventSecretRequested, "s-1", []byte(`{}`), nil)
-	v, no, err := k.value(k.t.Context(), e, name)
+	v, no, err := k.value(k.t.Context(), e, new(grant), name)
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -82,13 +92,7 @@ func (f foreign) Names(ctx context.Context, owner string) ([]string, error) {
 // TestListWithForeign shows that an entry of the store that cannot be read does not keep the
 // other secrets from being listed.
 func TestListWithForeign(t *testing.T) {
-	k := newBroker(t, func(kek []byte) backend.Backend {
-		s, err := store.Open(filepath.Join(t.TempDir(), "secrets.json"), kek, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return foreign{s.Backend()}
-	})
+	k := newBroker(t, func(kek []byte) backend.Backend { return foreign{fileStore(t, kek)} })
 	if code := k.put(`{"name":"own"}`, "v"); code != "" {
 		t.Fatal(code)
 	}
@@ -119,13 +123,7 @@ func (k *broker) show1(name string) (out struct {
 // restoration and erasure, with both stores.
 func TestLifecycle(t *testing.T) {
 	for name, open := range map[string]func(kek []byte) backend.Backend{
-		"file": func(kek []byte) backend.Backend {
-			s, err := store.Open(filepath.Join(t.TempDir(), "secrets.json"), kek, "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s.Backend()
-		},
+		"file": func(kek []byte) backend.Backend { return fileStore(t, kek) },
 		"vault": func(kek []byte) backend.Backend {
 			v := vaulttest.Start(t, vaulttest.Options{})
 			v.WritePolicy(vaulttest.Policy)
@@ -241,13 +239,7 @@ func lifecycle(t *testing.T, k *broker) {
 // TestLastUsed shows that uses within a minute are recorded once, that a later use is recorded
 // again, and that a secret which was not used has no last use.
 func TestLastUsed(t *testing.T) {
-	k := newBroker(t, func(kek []byte) backend.Backend {
-		s, err := store.Open(filepath.Join(t.TempDir(), "secrets.json"), kek, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s.Backend()
-	})
+	k := newBroker(t, func(kek []byte) backend.Backend { return fileStore(t, kek) })
 	if k.put(`{"name":"a.b"}`, "v") != "" || k.show1("a.b").LastUsed != "" {
 		t.Fatal("a secret that was not used has a last use")
 	}

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/egress/endpoint"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/lru"
@@ -48,6 +51,7 @@ type Config struct {
 	Vault    Vault  // Vault server; its zero value if values are stored in files
 	KEK      []byte // key-encryption key, 32 bytes
 	SealSeed []byte // X25519 private key that opens sealed values; its public key is published
+	TokenCA  string // PEM file of the authority of the token endpoints' certificates; "" = the system's
 }
 
 // Vault describes a Vault server and how the broker logs in to it.
@@ -68,6 +72,8 @@ type Service struct {
 	calls *running.Checker // checks requests
 	// send sends the response to a request to the inbox of an instance, in a tenant.
 	send func(ctx context.Context, tenant, to, inbox string, f transient.Frame) error
+	// via returns a transport to token endpoints; see tokens.
+	via func(tenant, call string) http.RoundTripper
 }
 
 var requests = bus.Work{Name: "requests", Filters: bus.Filters("", contract.EventSecretRequested), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
@@ -102,7 +108,15 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return env.Transport.In(tenant).Send(ctx, to, inbox, f)
 	}
 	s.calls = running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)
-	var err error
+	tokenTLS, err := tlsOf(s.TokenCA)
+	if err != nil {
+		return err
+	}
+	s.via = func(tenant, call string) http.RoundTripper {
+		t := endpoint.Transport(env.Queries.In(tenant), egress.EndpointOAuth, call)
+		t.TLSClientConfig = tokenTLS
+		return toEndpoint{t, egress.EndpointOAuth}
+	}
 	if s.key, err = seal.FromSeed(s.SealSeed); err != nil {
 		return err
 	}
@@ -122,17 +136,31 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.serveContentKeys()
 	(&macs{of: s.key.Open, kek: s.KEK, counts: lru.Cache[*atomic.Int64]{Max: maxMACCalls}}).serve(env.Transport)
 	x := s.executor()
-	g, ctx := errgroup.WithContext(ctx)
 	if vault != nil {
-		g.Go(func() error { return vault.Run(ctx) })
+		stop := loggedIn(ctx, vault)
+		defer stop()
 		env.Report(func(context.Context) run.Health { return run.Health{Name: "vault", OK: vault.Err() == nil} })
 	}
+	defer s.keeper.tokens.running.Wait()
+	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.Run(ctx) })
 	g.Go(func() error {
 		return consumer.Run(ctx, env.Conn, "vault-broker", requests, 16, s.request)
 	})
 	ready()
 	return g.Wait()
+}
+
+// loggedIn runs a client of Vault until stop is called, which waits for its end. The client does
+// not end with ctx, because an access token may have to be stored after that.
+func loggedIn(ctx context.Context, c *hashivault.Client) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { _ = c.Run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
 }
 
 // executor returns the executor of the service's calls.
@@ -280,7 +308,7 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 	read, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	for _, name := range req.Names {
-		v, no, err := s.value(read, e, name)
+		v, no, err := s.value(read, e, g, name)
 		if err != nil || no.reason != "" {
 			return out, c.results, no, err
 		}
@@ -307,7 +335,7 @@ func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64,
 	if refusal, err := s.calls.Check(ctx, e, a, at, executor, instance); refusal != "" || err != nil {
 		return nil, refusal, err
 	}
-	g = &grant{approved: guard.ApprovedCall(&a.Decision), from: at}
+	g = &grant{approved: guard.ApprovedCall(&a.Decision), from: at, executor: executor}
 	if err := contract.Decode(a.Decision.Facts, &g.facts); err != nil {
 		return nil, "the facts of the decision cannot be read", nil
 	}

@@ -48,7 +48,7 @@ func (v *vault) Get(ctx context.Context, owner, name string, version int) (backe
 func (v *vault) broker(name string) (*Service, *executetest.Ledger) {
 	env, ledger := v.Env(services.VaultBroker, name)
 	s := &Service{Config: Config{KEK: make([]byte, 32)}, env: env, calls: running.New(v.Log, v.KeyAt, everyTenant{}, time.Now, nil)}
-	s.keeper = newKeeper(env, v, s.KEK)
+	s.keeper = newKeeper(env, newTokens(env, v, fileStore(v.t, s.KEK), nil), s.KEK)
 	s.send = func(_ context.Context, tenant, to, inbox string, f transient.Frame) error {
 		var doc secret.Sealed
 		if err := json.Unmarshal(f.Data, &doc); err != nil || tenant != executetest.Tenant || to != v.request.To || inbox != v.request.Inbox || f.Kind != transient.Sealed {

@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/secrettype"
 )
 
 // patience is the time after which a request is refused, or a call fails, because the
@@ -72,9 +73,10 @@ func (v values) clear() {
 	}
 }
 
-// value returns a secret of the event's tenant, or the reason for a refusal. It returns an
+// value returns a secret of the event's tenant for the call with the grant g, or the reason for a
+// refusal. It returns an
 // error if the event must be redelivered.
-func (s *Service) value(ctx context.Context, e *contract.Event, name string) (out released, no refusal, err error) {
+func (s *Service) value(ctx context.Context, e *contract.Event, g *grant, name string) (out released, no refusal, err error) {
 	if !secret.ValidName(name) {
 		return out, refusal{reason: "no secret is named " + strconv.Quote(name)}, nil
 	}
@@ -84,6 +86,9 @@ func (s *Service) value(ctx context.Context, e *contract.Event, name string) (ou
 	case err == nil && v.Dynamic == "" && s.keeper.expired(v.Expires):
 		clear(v.Bytes)
 		return out, refusal{reason: "secret " + name + " has expired at " + v.Expires.Format(time.RFC3339) + put}, nil
+	case err == nil && v.Type == secrettype.OAuth:
+		clear(v.Bytes)
+		return s.accessToken(ctx, e, name, of, &v)
 	case err == nil && v.Dynamic == "":
 		return released{name, v.Fingerprint, of, v.Version, v.Bytes}, no, nil
 	case err == nil:
@@ -92,7 +97,38 @@ func (s *Service) value(ctx context.Context, e *contract.Event, name string) (ou
 		return out, refusal{reason: "secret " + name + " does not exist" + put}, nil
 	case errors.Is(err, backend.ErrDeleted):
 		return out, refusal{reason: "secret " + name + " is deleted" + put}, nil
-	case backend.Retryable(err) && s.age(e) < patience:
+	}
+	return s.unread(e, name, err)
+}
+
+// accessToken returns the access token of the version v of a secret of type oauth, the reason for
+// a refusal, or an error if the event must be redelivered.
+func (s *Service) accessToken(ctx context.Context, e *contract.Event, name, of string, v *backend.Value) (out released, no refusal, err error) {
+	if of != name {
+		return out, refusal{reason: "secret " + name + " does not exist: a secret of type oauth has no former token"}, nil
+	}
+	token, err := s.keeper.tokens.token(ctx, e, name, v)
+	failed := (*tokenError)(nil)
+	switch {
+	case err == nil:
+		fp, err := backend.Fingerprint(s.KEK, e.Tenant, []byte(token))
+		return released{name, fp, of, v.Version, []byte(token)}, no, err
+	case errors.Is(err, errPending) && s.age(e) < patience:
+		return out, no, fmt.Errorf("secret %s: %w", name, err)
+	case errors.As(err, &failed):
+		reason := "secret " + name + ": " + failed.reason
+		if failed.code == contract.CodeTokenRefused {
+			reason += "; store another client or refresh token with `binnacle secret put " + name + " --type oauth`"
+		}
+		return out, refusal{failed.code, reason}, nil
+	}
+	return s.unread(e, name, err)
+}
+
+// unread returns the refusal of a request for a secret that could not be read because of err, or an
+// error if the event must be redelivered.
+func (s *Service) unread(e *contract.Event, name string, err error) (out released, no refusal, _ error) {
+	if backend.Retryable(err) && s.age(e) < patience {
 		return out, no, fmt.Errorf("secret %s: %w", name, err)
 	}
 	s.env.Log.Error("a secret cannot be read", "tenant", e.Tenant, "name", name, "call", e.CallID, "err", err)

@@ -51,7 +51,7 @@ type SecretRequest struct {
 	Expires string `json:"expires,omitempty"` // time (RFC 3339) from which on the value is no longer released
 	Name    string `json:"name"`
 	Overlap int64  `json:"overlap_seconds,omitempty"` // time in seconds for which the previous value is released too, under NAME.previous
-	Type    string `json:"type,omitempty"`            // api_key, certificate, cookie, file, login or ssh; by default that of the previous value
+	Type    string `json:"type,omitempty"`            // api_key, certificate, cookie, file, login, oauth or ssh; by default that of the previous value
 	Value   string `json:"value"`
 }
 

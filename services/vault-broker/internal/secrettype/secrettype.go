@@ -36,6 +36,10 @@ var types = map[string]func(value []byte) (end time.Time, err error){
 	Login: func(v []byte) (time.Time, error) {
 		return time.Time{}, object(v, []string{"username", "password"}, []string{"url"})
 	},
+	OAuth: func(v []byte) (time.Time, error) {
+		_, err := ParseOAuth(v)
+		return time.Time{}, err
+	},
 	SSH: sshKey,
 }
 

@@ -66,7 +66,10 @@ func TestCheck(t *testing.T) {
 		Cookie:      {[]string{`{"name":"n","value":"hunter2","domain":"a.example"}`, `{"name":"n","value":"v","domain":"d","path":"/"}`}, []string{`{"name":"n","value":"hunter2"}`, `{"name":"n","value":"","domain":"d"}`, `{"name":"n","value":1,"domain":"d"}`}},
 		File:        {[]string{"", "\x00\xff"}, nil},
 		Login:       {[]string{`{"username":"u","password":"hunter2"}`, `{"username":"u","password":"p","url":"https://a.example"}`}, []string{"hunter2", "null", "{}", "[]", `{"username":"u"}`, `{"username":"u","password":"p","hunter2":"x"}`, `{"username":"u","password":"p","url":null}`, `{"username":"u","password":"hunter2"}x`}},
-		SSH:         {[]string{open}, []string{"hunter2", closed, cert}},
+		OAuth: {[]string{`{"client_id":"c","client_secret":"hunter2","token_endpoint":"https://a.example/token","auth":"post","scope":"a b","resource":"https://b.example","audience":"x"}`, `{"client_id":"c","refresh_token":"r","token_endpoint":"http://127.0.0.1:80/token?x=y"}`},
+			[]string{"hunter2", `{"client_id":"c","token_endpoint":"https://a.example"}`, `{"client_id":"c","client_secret":"hunter2"}`, `{"client_id":"c","client_secret":"hunter2","token_endpoint":"a.example"}`, `{"client_id":"c","client_secret":"s","token_endpoint":"https://u:hunter2@a.example"}`,
+				`{"client_id":"c","client_secret":"s","token_endpoint":"https://a.example/#hunter2"}`, `{"client_id":"c","client_secret":"s","token_endpoint":"https://a.example","auth":"hunter2"}`, `{"client_id":"c","client_secret":"s","token_endpoint":"https://a.example","password":"hunter2"}`, `{"client_id":"c","client_secret":1,"token_endpoint":"https://a.example"}`, `{"client_id":"c","client_secret":"s","token_endpoint":"https://%hunter2"}`}},
+		SSH: {[]string{open}, []string{"hunter2", closed, cert}},
 	} {
 		for _, v := range values.good {
 			if got, err := Check(name, []byte(v)); err != nil || (name == Certificate) != got.Equal(end) {
@@ -88,7 +91,7 @@ func TestCheck(t *testing.T) {
 	if _, err := Check("password", nil); err == nil || !strings.HasPrefix(err.Error(), "type: ") {
 		t.Error(err)
 	}
-	if len(Names()) != 6 {
+	if len(Names()) != 7 {
 		t.Error(Names())
 	}
 }
