@@ -5,6 +5,7 @@ package vaulttest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -307,4 +308,30 @@ func (s *Server) SecretID(wrapped bool) string {
 		return doc.Wrap.Token
 	}
 	return doc.Data.SecretID
+}
+
+// LeasePolicy is what the broker's policy needs beside Policy for credentials of the database
+// engine, as docs/how-to/vault.md gives it.
+const LeasePolicy = `
+path "database/creds/*" { capabilities = ["read"] }
+path "sys/leases/renew" { capabilities = ["update"] }
+path "sys/leases/revoke" { capabilities = ["update"] }
+`
+
+// Database makes the role "reader" of the database engine, whose credentials are users of the
+// database postgres of a PostgreSQL server on a loopback port. A credential is valid for ttl and
+// can be renewed up to most.
+func (s *Server) Database(port, password string, ttl, most time.Duration) {
+	s.t.Helper()
+	const plugin = "postgresql-database-plugin"
+	b, err := os.ReadFile(filepath.Join(Folder(), plugin))
+	if err != nil {
+		s.t.Fatalf("no plugin for PostgreSQL: build it with scripts/vault: %v", err)
+	}
+	s.Do("PUT", "sys/plugins/catalog/database/"+plugin, map[string]string{"sha256": fmt.Sprintf("%x", sha256.Sum256(b)), "command": plugin})
+	s.Do("POST", "sys/mounts/database", map[string]string{"type": "database"})
+	s.Do("POST", "database/config/harbour", map[string]any{"plugin_name": plugin, "allowed_roles": "reader", "username": "postgres", "password": password,
+		"connection_url": "postgresql://{{username}}:{{password}}@127.0.0.1:" + port + "/postgres?sslmode=disable"})
+	s.Do("POST", "database/roles/reader", map[string]any{"db_name": "harbour", "default_ttl": ttl.String(), "max_ttl": most.String(),
+		"creation_statements": `CREATE ROLE "{{name}}" WITH LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'`})
 }

@@ -61,6 +61,7 @@ func (s *Service) open(original string) (*hashivault.Client, error) {
 		return nil, err
 	}
 	s.keeper = newKeeper(s.env, newTokens(s.env, hashivault.NewKV(c, "secrets", s.KEK), hashivault.NewKV(c, "tokens", s.KEK), s.via), s.KEK)
+	s.leases = &leases{s.env, c}
 	s.content = hashivault.NewKV(c, "content-keys", s.KEK)
 	return c, nil
 }

@@ -65,6 +65,7 @@ type Service struct {
 	env     *run.Env
 	keeper  *keeper         // of secrets
 	content backend.Backend // content keys
+	leases  *leases         // of credentials that Vault issues; nil if values are stored in files
 	key     *seal.Key
 
 	contentMu sync.Mutex
@@ -86,7 +87,7 @@ func (s *Service) Declaration() bus.Declaration {
 	if s.Dir != "" {
 		slots, alone = 1, "store secrets in Vault, which several instances share (vault-broker.store: vault)"
 	}
-	return bus.Declaration{Service: "vault-broker", Slots: slots, Alone: alone, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests}, Readers: []bus.Reader{bus.ExecutorControl("vault-broker")}}
+	return bus.Declaration{Service: "vault-broker", Slots: slots, Alone: alone, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests, leased}, Readers: []bus.Reader{bus.ExecutorControl("vault-broker")}}
 }
 
 var putTool = contract.Tool{
@@ -147,6 +148,14 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g.Go(func() error {
 		return consumer.Run(ctx, env.Conn, "vault-broker", requests, 16, s.request)
 	})
+	if s.leases != nil {
+		env.ReportWork(leased.Consumer("vault-broker"))
+		g.Go(func() error {
+			return consumer.Run(ctx, env.Conn, "vault-broker", leased, maxLeases, func(hold context.Context, d *consumer.Delivery) {
+				s.leases.hold(hold, ctx.Done(), d)
+			})
+		})
+	}
 	ready()
 	return g.Wait()
 }

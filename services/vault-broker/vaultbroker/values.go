@@ -92,7 +92,7 @@ func (s *Service) value(ctx context.Context, e *contract.Event, g *grant, name s
 	case err == nil && v.Dynamic == "":
 		return released{name, v.Fingerprint, of, v.Version, v.Bytes}, no, nil
 	case err == nil:
-		return out, refusal{reason: "secret " + name + " is dynamic, which this release does not issue"}, nil
+		return s.credential(ctx, e, g, name, of, &v)
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrErased):
 		return out, refusal{reason: "secret " + name + " does not exist" + put}, nil
 	case errors.Is(err, backend.ErrDeleted):
@@ -123,6 +123,23 @@ func (s *Service) accessToken(ctx context.Context, e *contract.Event, name, of s
 		return out, refusal{failed.code, reason}, nil
 	}
 	return s.unread(e, name, err)
+}
+
+// credential returns a credential that Vault issues for the call at the path that the version v
+// names, the reason for a refusal, or an error if the event must be redelivered.
+func (s *Service) credential(ctx context.Context, e *contract.Event, g *grant, name, of string, v *backend.Value) (out released, no refusal, err error) {
+	if s.leases == nil || of != name {
+		return out, refusal{reason: "secret " + name + " does not exist"}, nil
+	}
+	lease, err := s.leases.issue(ctx, e, g, name, v.Dynamic)
+	if errors.Is(err, backend.ErrNotFound) {
+		return out, refusal{code: contract.CodeVaultDenied, reason: "secret " + name + ": Vault issues no credentials at the path that it names"}, nil
+	}
+	if err != nil {
+		return s.unread(e, name, err)
+	}
+	fp, err := backend.Fingerprint(s.KEK, e.Tenant, lease.Credential)
+	return released{name, fp, of, v.Version, lease.Credential}, no, err
 }
 
 // unread returns the refusal of a request for a secret that could not be read because of err, or an
