@@ -206,6 +206,9 @@ type VaultBroker struct {
 
 	TokenCA        string   `json:"token_ca"`
 	TokenEndpoints []string `json:"token_endpoints"`
+
+	TransitKey   string `json:"transit_key"`
+	TransitMount string `json:"transit_mount"`
 }
 
 // Vault is the section vault-broker/vault: a HashiCorp Vault server and how the

@@ -335,3 +335,11 @@ func (s *Server) Database(port, password string, ttl, most time.Duration) {
 	s.Do("POST", "database/roles/reader", map[string]any{"db_name": "harbour", "default_ttl": ttl.String(), "max_ttl": most.String(),
 		"creation_statements": `CREATE ROLE "{{name}}" WITH LOGIN PASSWORD '{{password}}' VALID UNTIL '{{expiration}}'`})
 }
+
+// TransitPolicy is what the broker's policy needs for the key-encryption key of encrypted files, as
+// docs/how-to/vault.md gives it.
+const TransitPolicy = `
+path "transit/encrypt/binnacle" { capabilities = ["update"] }
+path "transit/decrypt/binnacle" { capabilities = ["update"] }
+path "transit/rewrap/binnacle" { capabilities = ["update"] }
+`

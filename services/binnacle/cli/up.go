@@ -129,7 +129,7 @@ func meshConfig(x *config.Config) (mesh.Config, error) {
 	if err != nil {
 		return cfg, fail(exitUsage, "%v", err)
 	}
-	cfg.Vault, cfg.TokenCA, cfg.TokenEndpoints = vault.Vault, vault.TokenCA, x.VaultBroker.TokenEndpoints
+	cfg.Vault, cfg.Transit, cfg.TokenCA, cfg.TokenEndpoints = vault.Vault, vault.Transit, vault.TokenCA, x.VaultBroker.TokenEndpoints
 	if !x.LLMRouter.Document.Given() {
 		return cfg, nil
 	}

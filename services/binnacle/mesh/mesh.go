@@ -73,6 +73,7 @@ type Config struct {
 	VaultKEK       []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
 	TokenEndpoints []string                 // servers from which the vault-broker obtains access tokens, like BundleServers
 	TokenCA        string                   // PEM file of the authority of their certificates; "" = the system's
+	Transit        vaultbroker.Transit      // key of Vault that wraps the vault's key-encryption key; none without a name
 	Vault          vaultbroker.Vault        // Vault server that stores secrets and content keys; its zero value = encrypted files in Dir
 	Mirror         bool                     // maintain a mirror of the ledger in a separate NATS account
 	NoSnapshots    bool                     // build every view from the ledger's first event, and store no snapshots

@@ -176,8 +176,8 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 	if err != nil {
 		return err
 	}
-	*c = vaultbroker.Config{TokenCA: b.cfg.TokenCA, Vault: b.cfg.Vault, KEK: kek, SealSeed: sealSeed}
-	if b.cfg.Vault.Address != "" {
+	*c = vaultbroker.Config{TokenCA: b.cfg.TokenCA, Transit: b.cfg.Transit, Vault: b.cfg.Vault, KEK: kek, SealSeed: sealSeed}
+	if b.cfg.Vault.Address != "" && b.cfg.Transit.Key == "" {
 		return nil
 	}
 	c.Dir = b.state(services.VaultBroker)

@@ -15,17 +15,23 @@ import (
 // keys. dir is the folder of the encrypted files, which is not used if values are stored in
 // Vault.
 func ConfigOf(c *config.VaultBroker, dir string) (Config, error) {
-	if c.Store != "vault" {
-		return Config{Dir: dir, TokenCA: c.TokenCA}, nil
-	}
 	v := &c.Vault
-	if v.Address == "" {
-		return Config{}, errors.New("/vault-broker/vault/address: with store vault, set the URL of the Vault server")
+	switch {
+	case c.Store == "vault" && c.TransitKey != "":
+		return Config{}, errors.New("/vault-broker/transit_key: with store vault there are no encrypted files whose key it could wrap")
+	case c.Store != "vault" && c.TransitKey == "":
+		return Config{Dir: dir, TokenCA: c.TokenCA}, nil
+	case v.Address == "":
+		return Config{}, errors.New("/vault-broker/vault/address: with store vault or transit_key, set the URL of the Vault server")
 	}
 	jwt := v.JWTFile
-	return Config{TokenCA: c.TokenCA, Vault: Vault{Address: v.Address, CA: v.CA, Namespace: v.Namespace, Mount: v.Mount, Prefix: v.Prefix, TokenFile: v.TokenFile,
+	out := Config{TokenCA: c.TokenCA, Vault: Vault{Address: v.Address, CA: v.CA, Namespace: v.Namespace, Mount: v.Mount, Prefix: v.Prefix, TokenFile: v.TokenFile,
 		RoleID: v.RoleID, SecretIDFile: v.SecretIDFile, Wrapped: v.Wrapped, KubernetesRole: v.KubernetesRole, JWTFile: jwt, AuthMount: v.AuthMount,
-		Timeout: time.Duration(v.Timeout)}}, nil
+		Timeout: time.Duration(v.Timeout)}}
+	if c.TransitKey != "" {
+		out.Dir, out.Transit = dir, Transit{Key: c.TransitKey, Mount: c.TransitMount}
+	}
+	return out, nil
 }
 
 // tlsOf returns the configuration of TLS to token endpoints whose certificates the authority in a

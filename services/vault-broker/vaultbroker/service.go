@@ -48,7 +48,8 @@ import (
 // contains secret keys and must not be logged.
 type Config struct {
 	Dir      string // folder of the encrypted files; "" if values are stored in Vault
-	Vault    Vault  // Vault server; its zero value if values are stored in files
+	Vault    Vault  // Vault server that stores values or, with Dir, has the key Transit
+	Transit  Transit
 	KEK      []byte // key-encryption key, 32 bytes
 	SealSeed []byte // X25519 private key that opens sealed values; its public key is published
 	TokenCA  string // PEM file of the authority of the token endpoints' certificates; "" = the system's
@@ -124,6 +125,11 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	cell, err := env.Cell.Now(ctx)
 	if err != nil {
 		return err
+	}
+	if s.Transit.Key != "" {
+		if s.KEK, err = s.unwrapped(ctx); err != nil {
+			return fmt.Errorf("vault: %w", err)
+		}
 	}
 	// Values without a tenant in their names were stored when the mesh had one tenant.
 	vault, err := s.open(cmp.Or(cell.Original, cell.Tenant))

@@ -341,6 +341,13 @@ func TestTokenHangs(t *testing.T) {
 	if v := o.of[0].use("plain"); v != "v" {
 		t.Error(v)
 	}
+	sent := time.Now() // while maxWaiting requests of the instance wait
+	e := o.of[0].env.Emit.New(contract.EventSecretRequested, "s-1", []byte(`{}`), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), readTime)
+	defer cancel()
+	if _, _, err := o.of[0].value(ctx, e, new(grant), "api"); !errors.Is(err, errPending) || time.Since(sent) > readTime/2 {
+		t.Error("one request more than may wait:", err, time.Since(sent))
+	}
 	wg.Wait()
 	if took := time.Since(began); took < exchangeTime || took > patience+readTime || len(o.server.Requests()) != 1 {
 		t.Errorf("%d requests, %v", len(o.server.Requests()), took)
