@@ -26,8 +26,10 @@ const MinLen = 4
 
 // With returns a Redactor for r's secrets and one more. The value is searched for
 // without the white space around it. If it has several lines, each line of at least 16
-// bytes is also searched for separately. A value of less than MinLen bytes is ignored; a
-// value of less than 6 bytes is found only if no letter or digit adjoins it.
+// bytes is also searched for separately, and so is each string of at least 16 bytes in a
+// value that is a JSON object of strings, except those of the members domain, name, path,
+// url and username. A value of less than MinLen bytes is ignored; a value of less than 6
+// bytes is found only if no letter or digit adjoins it.
 func (r *Redactor) With(name, value string) *Redactor {
 	s := compiled(name, value)
 	if s == nil || r != nil && slices.Contains(r.secrets, s) {

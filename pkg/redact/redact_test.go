@@ -220,6 +220,28 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// TestMembers checks that a long string of a JSON object, such as the password of a login, is found
+// without the rest of the object, and that public members and short strings are not.
+func TestMembers(t *testing.T) {
+	const password = "A1a-QzLFhVnRvHs9nGWg"
+	r := New(map[string]string{"db": `{"password":"` + password + `","username":"v-token-reader-0123456789","pin":"0123456789","url":"https://db.example/harbour"}`})
+	for _, in := range []string{password, "x" + password + "y", base64.StdEncoding.EncodeToString([]byte(password)), hex.EncodeToString([]byte(password))} {
+		if out := r.String(in); out == in || strings.Contains(out, "QzLF") || !strings.Contains(out, "[secret:db]") {
+			t.Errorf("%q leaves %q", in, out)
+		}
+	}
+	for _, in := range []string{"v-token-reader-0123456789", "0123456789", "https://db.example/harbour"} {
+		if out := r.String(in); out != in {
+			t.Errorf("%q became %q", in, out)
+		}
+	}
+	for _, value := range []string{`{"password":1}`, `{`, `["` + password + `"]`} {
+		if out := New(map[string]string{"x": value}).String(password); out != password {
+			t.Errorf("a value that is no object of strings: %q", out)
+		}
+	}
+}
+
 // TestNothing checks that a text without a secret is returned unchanged.
 func TestNothing(t *testing.T) {
 	r := New(map[string]string{"a": "sk-0123456789abcdefghij", "b": "x", "c": ""})

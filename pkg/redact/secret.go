@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -16,8 +17,8 @@ import (
 // secret is a value compiled into the forms that are searched for.
 type secret struct {
 	mark    []byte
-	plain   [][]byte // the value and its long lines, unchanged and with plus signs for blanks
-	folded  [][]byte // the value and its long lines after unfold
+	plain   [][]byte // the value and its long lines and members, unchanged and with plus signs for blanks
+	folded  [][]byte // the value and its long lines and members after unfold
 	base64  []aligned
 	hex     [][]byte // hexadecimal encodings, in lower case
 	whole   bool     // the value is short: it is found only if no letter or digit adjoins it
@@ -77,7 +78,7 @@ func compiled(name, value string) *secret {
 // caches the result.
 func compile(name, value string) *secret {
 	s := &secret{mark: []byte("[secret:" + name + "]"), whole: len(value) < wholeLen}
-	parts := []string{value}
+	parts := append([]string{value}, members(value)...)
 	for line := range strings.Lines(value) {
 		if line = strings.TrimSpace(line); len(line) >= lineLen && line != value {
 			parts = append(parts, line)
@@ -99,6 +100,26 @@ func compile(name, value string) *secret {
 	}
 	s.index()
 	return s
+}
+
+// public are the names of members that are no secrets in a value that is a JSON object, such as a
+// login or a cookie.
+var public = []string{"domain", "name", "path", "url", "username"}
+
+// members returns the long strings of a value that is a JSON object of strings, without those of
+// public members.
+func members(value string) (out []string) {
+	var doc map[string]string
+	if value[0] != '{' || json.Unmarshal([]byte(value), &doc) != nil {
+		return nil
+	}
+	for name, v := range doc {
+		if v = strings.TrimSpace(v); len(v) >= lineLen && !slices.Contains(public, name) {
+			out = append(out, v)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // fold adds f, a value after unfold, to the folded forms. It also adds f without an
