@@ -17,6 +17,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/vault/api"
@@ -63,6 +64,8 @@ type Client struct {
 	api *api.Client
 
 	secretID string // unwrapped secret id, which cannot be unwrapped again
+
+	issued atomic.Bool // a credential was issued, whose lease would end with the token
 
 	mu     sync.Mutex
 	login  int           // number of successful logins
@@ -120,7 +123,8 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 var errNotYet = fmt.Errorf("%w: not logged in yet", backend.ErrUnavailable)
 
 // Run keeps the client logged in until ctx ends, and then revokes the token, unless it
-// was read from TokenFile. It returns nil.
+// was read from TokenFile, or Issue was called: Vault would revoke the credentials with the
+// token, and other instances may hold their leases. It returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	wait := minWait
 	for ctx.Err() == nil {
@@ -139,7 +143,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.log.Info("vault: logged in", "address", c.cfg.Address, "ttl", time.Duration(s.Auth.LeaseDuration)*time.Second, "renewable", s.Auth.Renewable)
 		c.hold(ctx, s, n)
 	}
-	if c.cfg.TokenFile == "" {
+	if c.cfg.TokenFile == "" && !c.issued.Load() {
 		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = c.api.Auth().Token().RevokeSelfWithContext(bye, "") // a token that is not revoked expires

@@ -32,6 +32,7 @@ func (c *Client) Issue(ctx context.Context, at string) (Lease, error) {
 	if at != path.Clean(at) || strings.HasPrefix(at, "/") || strings.HasPrefix(at, "..") {
 		return Lease{}, fmt.Errorf("%w: %q is not the path of a secrets engine", backend.ErrNotFound, at)
 	}
+	c.issued.Store(true)
 	var s *api.Secret
 	err := c.Do(ctx, func(ctx context.Context, a *api.Client) (err error) {
 		s, err = a.Logical().ReadWithContext(ctx, at)

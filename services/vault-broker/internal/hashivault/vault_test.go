@@ -133,19 +133,27 @@ func TestAppRole(t *testing.T) {
 	}
 }
 
-// TestTokenRevokedAtEnd shows that a token from a login does not outlive the client.
+// TestTokenRevokedAtEnd shows that a token from a login does not outlive the client, unless the client
+// has requested a credential, which would end with the token.
 func TestTokenRevokedAtEnd(t *testing.T) {
 	s := server(t)
-	var token string
-	t.Run("client", func(t *testing.T) {
-		k, _ := run(t, Config{Address: s.Addr, RoleID: s.AppRole(time.Hour, time.Hour), SecretIDFile: file(t, "secret-id", s.SecretID(false))})
-		if _, err := k.Names(t.Context(), "t"); err != nil {
-			t.Fatal(err)
+	for issue, want := range map[bool]int{false: http.StatusForbidden, true: http.StatusOK} {
+		var token string
+		t.Run("client", func(t *testing.T) {
+			k, _ := run(t, Config{Address: s.Addr, RoleID: s.AppRole(time.Hour, time.Hour), SecretIDFile: file(t, "secret-id", s.SecretID(false))})
+			if _, err := k.Names(t.Context(), "t"); err != nil {
+				t.Fatal(err)
+			}
+			if issue {
+				if _, err := k.client.Issue(t.Context(), "database/creds/none"); !errors.Is(err, backend.ErrDenied) {
+					t.Error(err)
+				}
+			}
+			token = k.client.api.Token()
+		})
+		if status, _ := s.Try(token, "GET", "auth/token/lookup-self", nil); status != want {
+			t.Errorf("the token of a client that has ended, after a credential: %v: status %d", issue, status)
 		}
-		token = k.client.api.Token()
-	})
-	if status, _ := s.Try(token, "GET", "auth/token/lookup-self", nil); status != http.StatusForbidden {
-		t.Errorf("the token of a client that has ended: status %d", status)
 	}
 }
 
