@@ -115,7 +115,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	s.via = func(tenant, call string) http.RoundTripper {
-		t := endpoint.Transport(env.Queries.In(tenant), egress.EndpointOAuth, call)
+		t := endpoint.New(env.Queries.In(tenant), egress.EndpointOAuth, call)
 		t.TLSClientConfig = tokenTLS
 		return toEndpoint{t, egress.EndpointOAuth}
 	}
