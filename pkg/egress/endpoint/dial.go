@@ -22,7 +22,7 @@ import (
 const (
 	openTime = 5 * time.Second // maximum time until an egress-broker has opened a connection
 	tryTime  = time.Second     // maximum time of the first attempt with each broker; it doubles with each round
-	silence  = 5 * Beat        // time without a frame after which a connection has broken
+	silence  = 10 * Beat       // time without a frame after which a connection has broken
 )
 
 // Beat is the maximum time between two frames that the egress-broker sends to the client of a

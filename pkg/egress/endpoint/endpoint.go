@@ -50,7 +50,7 @@ const maxTries = 3
 // response, for which Refusal returns the error. If the connection to the broker breaks, RoundTrip
 // sends the request through another connection, of another broker if one runs, provided that it was
 // not sent before, or that its method is GET or HEAD and no response has begun. Otherwise the error
-// of RoundTrip, or that of reading the response, wraps *Lost about a second after the end of the
+// of RoundTrip, or that of reading the response, wraps *Lost 2.5 s after the end of the
 // broker.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var failed []string
