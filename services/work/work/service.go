@@ -106,6 +106,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g.Go(func() error { return s.pipelines.run(following, func() { close(listening) }) })
 	g.Go(func() error {
 		defer stop()
+		defer s.memory.Close() // after the last call
 		for _, c := range []<-chan struct{}{s.follower.Ready(), listening} {
 			select {
 			case <-c:

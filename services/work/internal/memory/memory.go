@@ -58,11 +58,23 @@ type Index struct {
 
 // space is the index of a Space.
 type space struct {
-	mu   sync.Mutex
+	turn chan struct{} // has a value unless a search uses the fields below, except used
 	db   *sql.DB
 	shut bool            // db is closed
 	have map[string]bool // uploads in db
 	used time.Time       // set while Index.mu is held
+}
+
+// Close releases the resources of the index, once the searches that use it have ended. The
+// index is then empty.
+func (x *Index) Close() {
+	x.mu.Lock()
+	spaces := x.spaces
+	x.spaces = nil
+	x.mu.Unlock()
+	for _, s := range spaces {
+		s.close()
+	}
 }
 
 // open returns the index of a space. If there are too many, it closes the one that was not
@@ -95,43 +107,53 @@ func (x *Index) open(of Space) (*space, error) {
 	if _, err := db.Exec(`CREATE VIRTUAL TABLE entries USING fts5(key, value, category, tags, upload UNINDEXED, doc UNINDEXED, tokenize = 'porter unicode61')`); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	s := &space{db: db, have: map[string]bool{}, used: time.Now()}
+	s := &space{db: db, have: map[string]bool{}, used: time.Now(), turn: make(chan struct{}, 1)}
+	s.leave()
 	x.spaces[of] = s
 	return s, nil
 }
 
-// lock returns the index of a space, which is not closed, with its mu locked. The caller must
-// unlock it. After an error, no mu is locked.
-func (x *Index) lock(of Space) (*space, error) {
+// enter returns the index of a space, which is not closed and which no other search uses until
+// leave is called. It waits for other searches, which may load entries, until ctx ends.
+func (x *Index) enter(ctx context.Context, of Space) (*space, error) {
 	for {
 		s, err := x.open(of)
 		if err != nil {
 			return nil, err
 		}
-		if s.mu.Lock(); !s.shut {
+		select {
+		case <-s.turn:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if !s.shut {
 			return s, nil
 		}
-		s.mu.Unlock() // it was closed meanwhile
+		s.leave() // it was closed meanwhile
 	}
 }
 
+// leave permits the next search.
+func (s *space) leave() { s.turn <- struct{}{} }
+
 // close closes the index after the search that uses it.
 func (s *space) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	<-s.turn
+	defer s.leave()
 	s.shut = true
 	_ = s.db.Close()
 }
 
 // Search returns the entries of a space that match a query, the best first or, without text,
 // the newest first. uploads are those of the space's entries, oldest first; load returns the
-// content of one.
+// content of one. Searches of one space are executed one after the other. If ctx ends while
+// Search waits, it returns the error of ctx.
 func (x *Index) Search(ctx context.Context, of Space, uploads []string, load func(ctx context.Context, upload string) (Entry, error), q Query) ([]Found, error) {
-	s, err := x.lock(of)
+	s, err := x.enter(ctx, of)
 	if err != nil {
 		return nil, err
 	}
-	defer s.mu.Unlock()
+	defer s.leave()
 	if err := s.sync(ctx, uploads, load); err != nil {
 		return nil, err
 	}
@@ -171,8 +193,8 @@ func (x *Index) Search(ctx context.Context, of Space, uploads []string, load fun
 	return out, rows.Err()
 }
 
-// sync adds the entries that the index lacks, and removes those that no longer exist. s.mu
-// must be held.
+// sync adds the entries that the index lacks, and removes those that no longer exist. The
+// caller must have entered the space.
 func (s *space) sync(ctx context.Context, uploads []string, load func(context.Context, string) (Entry, error)) error {
 	now := map[string]bool{}
 	for _, u := range uploads {

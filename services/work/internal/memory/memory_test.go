@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // store holds entries by upload.
@@ -105,4 +107,38 @@ func TestSpaces(t *testing.T) {
 			t.Fatal(found, err)
 		}
 	}
+}
+
+// TestTurns checks that a search that waits for another one of its space ends with its context,
+// and that Close waits for the search that uses an index.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x Index
+		of := Space{"t", "ann", "default"}
+		loading := make(chan struct{})
+		var first error
+		go func() {
+			_, first = x.Search(t.Context(), of, []string{"u-1"}, func(context.Context, string) (Entry, error) {
+				<-loading
+				return Entry{Key: "one"}, nil
+			}, Query{Limit: 9})
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := x.Search(ctx, of, nil, nil, Query{Limit: 9}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("while another search loads entries: %v", err)
+		}
+		closed := false
+		go func() { x.Close(); closed = true }()
+		synctest.Wait()
+		if closed {
+			t.Error("Close does not wait for the search")
+		}
+		close(loading)
+		synctest.Wait()
+		if first != nil || !closed || len(x.spaces) != 0 {
+			t.Errorf("the search: %v; closed: %v, with %d indexes", first, closed, len(x.spaces))
+		}
+	})
 }
