@@ -5,6 +5,7 @@
 package catalog
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"log/slog"
@@ -71,11 +72,12 @@ func (c *Catalog) Apply(cell string, e *contract.Event) error {
 		slog.Warn("a tool document in another tenant than the cell's is ignored", "event", e.ID, "tenant", e.Tenant)
 		return nil
 	}
-	var t contract.Tool
-	if err := contract.Decode(e.Data, &t); err != nil {
+	doc, err := decoded(e.Data)
+	if err != nil {
 		slog.Error("malformed tool document", "event", e.ID, "service", e.Service(), "err", err)
 		return nil
 	}
+	t := &doc.tool
 	if t.Executor != e.Service() {
 		return nil
 	}
@@ -91,9 +93,9 @@ func (c *Catalog) Apply(cell string, e *contract.Event) error {
 	if e.Name == contract.EventToolRetired {
 		delete(c.tools, t.Kind)
 	} else {
-		c.tools[t.Kind] = entry{t, contract.Digest(&t)}
+		c.tools[t.Kind] = doc
 		if c.first[t.Kind] == "" {
-			c.first[t.Kind] = c.tools[t.Kind].digest
+			c.first[t.Kind] = doc.digest
 		}
 	}
 	c.digest = ""
@@ -305,43 +307,60 @@ func Register(ctx context.Context, m *emit.Emitter, at func(context.Context) (ha
 	return eventlog.Retry(ctx, func() error { return registerAll(ctx, m, at, service, tools) })
 }
 
-// registerAll registers tools like Register, without retries.
+// registerAll registers tools like Register, without retries. It reads the events of the
+// executor's tools together, so that a start of a service whose tools are registered already
+// makes few requests.
 func registerAll(ctx context.Context, m *emit.Emitter, at func(context.Context) (handle.Cell, error), service string, tools []contract.Tool) error {
-	offered := map[string]bool{}
+	have, err := registered(ctx, m.Log, at, service)
+	if err != nil {
+		return err
+	}
 	for i := range tools {
 		t := &tools[i]
-		offered[Key(t.Kind)] = true
+		old, ok := have[Key(t.Kind)]
+		delete(have, Key(t.Kind))
+		if ok && bytes.Equal(contract.Bytes(&old), contract.Bytes(t)) {
+			continue
+		}
 		if err := register(ctx, m, at, service, t, contract.EventToolRegistered); err != nil {
 			return err
 		}
 	}
+	for _, key := range slices.Sorted(maps.Keys(have)) {
+		t := have[key]
+		if err := register(ctx, m, at, service, &t, contract.EventToolRetired); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// registered returns the registered tools of an executor, by Key.
+func registered(ctx context.Context, log eventlog.Log, at func(context.Context) (handle.Cell, error), service string) (map[string]contract.Tool, error) {
 	cell, err := at(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var have Catalog
 	var events []handle.Stored
 	for _, name := range []string{contract.EventToolRegistered, contract.EventToolRetired} {
-		named, err := cell.History(ctx, m.Log, bus.Filter{Service: service, Event: name})
+		named, err := cell.History(ctx, log, bus.Filter{Service: service, Event: name})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		events = append(events, named...)
 	}
 	slices.SortFunc(events, func(a, b handle.Stored) int { return cmp.Compare(a.Seq, b.Seq) })
+	var all Catalog
 	for _, e := range events {
-		if err := have.Apply(e.Tenant, e.Event); err != nil { // the event was stored in the tenant that was the cell's at that time; see History
-			return err
+		if err := all.Apply(e.Tenant, e.Event); err != nil { // the event was stored in the tenant that was the cell's at that time; see History
+			return nil, err
 		}
 	}
-	for _, t := range have.Tools() {
-		if !offered[Key(t.Kind)] {
-			if err := register(ctx, m, at, service, &t, contract.EventToolRetired); err != nil {
-				return err
-			}
-		}
+	have := map[string]contract.Tool{}
+	for _, t := range all.Tools() {
+		have[Key(t.Kind)] = t
 	}
-	return nil
+	return have, nil
 }
 
 // Offer registers one tool of an executor, in the cell that at returns, and leaves the

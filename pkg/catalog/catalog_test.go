@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/logtest"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 )
@@ -247,9 +249,10 @@ func TestDump(t *testing.T) {
 }
 
 // TestRegister checks that registration appends events for new, changed and retired
-// tools, and none when it is repeated without changes.
+// tools, and none when it is repeated without changes: it then reads the ledger twice, however
+// many tools there are.
 func TestRegister(t *testing.T) {
-	log := &memlog.Log{}
+	log := &logtest.Counter{Log: &memlog.Log{}}
 	m := &emit.Emitter{Log: log, Tenant: "t", Source: "session-runner/session-runner-1", Now: time.Now}
 	at := func(context.Context) (handle.Cell, error) { return handle.Cell{Tenant: "t"}, nil }
 	names := func() (out []string) {
@@ -279,9 +282,12 @@ func TestRegister(t *testing.T) {
 		{[]contract.Tool{a, b}, []string{"tool_registered tool-tool-a"}},
 		{[]contract.Tool{b}, []string{"tool_retired tool-tool-a"}},
 	} {
-		before := len(names())
+		before, reads := len(names()), log.Reads.Load()
 		if err := Register(t.Context(), m, at, "session-runner", step.tools); err != nil {
 			t.Fatal(err)
+		}
+		if n := log.Reads.Load() - reads; len(step.adds) == 0 && n != 2 {
+			t.Errorf("step %d reads the ledger %d times without changes", i, n)
 		}
 		if got := names()[before:]; strings.Join(got, ",") != strings.Join(step.adds, ",") {
 			t.Errorf("step %d records %q, want %q", i, got, step.adds)
@@ -332,5 +338,33 @@ func TestFamily(t *testing.T) {
 	}
 	if got, digest := c.Lookup("client.mcpx.a"); got != nil || digest != "none" {
 		t.Errorf("%+v %s", got, digest)
+	}
+}
+
+// TestRemember checks that, after Remember, catalogs share the decoded documents, that the cache
+// is bounded, and that a malformed document is not cached.
+func TestRemember(t *testing.T) {
+	Remember(2)
+	defer Remember(0)
+	one := tool("judge", "judge.one", "one")
+	a, err := decoded(contract.Bytes(&one))
+	if err != nil || a.tool.Kind != one.Kind || a.digest != contract.Digest(&one) {
+		t.Fatal(a, err)
+	}
+	b, err := decoded(contract.Bytes(&one))
+	if err != nil || &a.tool.InputSchema[0] != &b.tool.InputSchema[0] || b.digest != a.digest {
+		t.Error("the document is decoded again", err)
+	}
+	for i := range 9 {
+		other := tool("judge", fmt.Sprint("judge.", i), "other")
+		if _, err := decoded(contract.Bytes(&other)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := decoded([]byte("{")); err == nil {
+		t.Error("a malformed document is decoded")
+	}
+	if n := len(known.recent) + len(known.older); n > 4 {
+		t.Errorf("%d documents in the cache", n)
 	}
 }

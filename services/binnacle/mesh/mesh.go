@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed"
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
@@ -174,10 +175,11 @@ func Distribute(ring *keyring.Ring, dir string, o bus.ServerOptions) error {
 	return keyring.PutOwned(filepath.Join(to, "nats.conf"), []byte(conf))
 }
 
-// signatures is the maximum number of verified signatures that a process that runs a mesh
-// caches (see sign.Remember). Several services of the process verify the signatures of a
-// call, mostly within a second.
-const signatures = 4096
+// Sizes of the caches of a process that runs a mesh.
+const (
+	signatures = 4096 // see sign.Remember; several services verify the signatures of a call, mostly within a second
+	documents  = 1024 // see catalog.Remember; several services read the documents of the tools, mostly when they start
+)
 
 // Start starts a mesh and returns when its gateway accepts calls and every service has
 // caught up with the ledger. It makes the keys that Dir lacks; keys of another tenant
@@ -220,6 +222,7 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 		return nil, err
 	}
 	sign.Remember(signatures)
+	catalog.Remember(documents)
 	ctx, m.stop = context.WithCancel(ctx)
 	ready := make(chan struct{})
 	go m.run(ctx, cfg, dir, ring, ready)
