@@ -136,7 +136,7 @@ func (f *Follower) Run(ctx context.Context, from uint64) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond << min(f.failed, 3)): // longer if rounds cannot begin, for example until lost consumers are restored
 		}
 	}
 }
