@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -297,7 +298,8 @@ func (l JetStream) ends(ctx context.Context, filter string, last uint64) (all []
 	if err != nil {
 		return nil, fmt.Errorf("%w: read: %w", ErrUnavailable, err)
 	}
-	for subject, n := range counts {
+	for _, subject := range slices.Sorted(maps.Keys(counts)) {
+		n := counts[subject]
 		if n > 2 || last > end {
 			return nil, nil
 		}

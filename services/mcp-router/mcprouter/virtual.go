@@ -94,10 +94,13 @@ func (s *Service) exist(v *mcpdoc.Virtual) error {
 	if len(v.Tools) == 0 {
 		return fmt.Errorf("tools: name at least one tool, or the beginning of names followed by *")
 	}
-	for member, list := range map[string]struct{ want, have []string }{"tools": {v.Tools, tools}, "prompts": {v.Prompts, prompts}, "resources": {v.Resources, servers}} {
+	for _, list := range []struct {
+		member     string
+		want, have []string
+	}{{"tools", v.Tools, tools}, {"prompts", v.Prompts, prompts}, {"resources", v.Resources, servers}} {
 		for i, want := range list.want {
 			if !slices.ContainsFunc(list.have, func(name string) bool { return mcpdoc.Matches([]string{want}, name) }) {
-				return fmt.Errorf("%s[%d]: the mesh offers nothing with the name %q: `binnacle mcp list` lists the servers", member, i, want)
+				return fmt.Errorf("%s[%d]: the mesh offers nothing with the name %q: `binnacle mcp list` lists the servers", list.member, i, want)
 			}
 		}
 	}
