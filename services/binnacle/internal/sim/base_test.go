@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring/keyringtest"
@@ -44,8 +45,9 @@ type base struct {
 	tokens   map[string]string // tokens of the administrators, by tenant; that of contract.CellTenant is the operator's
 	dirs     map[string]string // state folders of the services that have files, by service
 	streams  []saved
-	took     time.Duration   // simulated time that creating the base took
-	policy   *recorded.State // state of the decisions; the instances use its compiled bundles, and do not compile them again
+	took     time.Duration     // simulated time that creating the base took
+	policy   *recorded.State   // state of the decisions; the instances use its compiled bundles, and do not compile them again
+	events   []*contract.Event // of the ledger, by sequence - 1, so that no run parses them again; they are not modified
 }
 
 type saved struct {
@@ -57,7 +59,7 @@ type saved struct {
 }
 
 // limits are the budget limits of the original tenant, which are active in every run.
-const limits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":9},{"id":"atonce","level":"environment","measure":"calls","window":"concurrent","max":4}]}`
+const limits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":12},{"id":"atonce","level":"environment","measure":"calls","window":"concurrent","max":4},{"id":"tokens","level":"environment","measure":"tokens","window":"total","max":20000}]}`
 
 // bases holds the bases that schedules of one process begin with.
 type bases struct {
@@ -107,7 +109,7 @@ func newBase(t *testing.T, older bool) *base {
 		}
 		// One service after the other, since the order in which services that start at once
 		// register their tools differs between processes.
-		for _, service := range []string{"audit", "policy", "vault-broker", "egress-broker", "session-runner", "gateway"} {
+		for _, service := range []string{services.Audit, services.Policy, services.VaultBroker, services.EgressBroker, services.SessionRunner, services.LLMRouter, services.Judge, services.Work, services.MCPRouter, services.Gateway} {
 			w.boot(service)
 			if !w.until(time.Minute, w.allReady) {
 				t.Fatalf("%s does not come up: %s\n%s", service, w.report(), strings.Join(w.lines, "\n"))
@@ -155,14 +157,14 @@ func (b *base) keys(t *testing.T, older bool) (err error) {
 	if err := b.rings(t, older); err != nil {
 		return err
 	}
-	for _, s := range []string{"audit", "egress-broker", "gateway", "policy", "session-runner", "vault-broker"} {
-		if b.nkeys[s], err = b.ring.NKey(s); err != nil {
+	for _, s := range services.Programs() {
+		if b.nkeys[s.Name], err = b.ring.NKey(s.Name); err != nil {
 			return err
 		}
-		if s == "egress-broker" { // it signs nothing
+		if len(s.Uses) == 0 { // it signs nothing
 			continue
 		}
-		if b.seeds[s], err = b.ring.Seed(s + ".sign"); err != nil {
+		if b.seeds[s.Name], err = b.ring.Seed(s.Name + ".sign"); err != nil {
 			return err
 		}
 	}
@@ -231,6 +233,7 @@ func (b *base) save(w *world) {
 	keys := trust.Registry{Root: b.ring.RootKID}
 	b.policy = recorded.NewState(keys.At, w.bus.streams[bus.Blobs].open)
 	w.each(func(_ eventlog.Entry, e *contract.Event) {
+		b.events = append(b.events, e)
 		var err error
 		if b.policy.Reads(e.Name) {
 			err = b.policy.Apply(e)

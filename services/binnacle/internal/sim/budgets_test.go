@@ -129,11 +129,10 @@ func (c *checker) spent(e *contract.Event, eff *contract.Effect) error {
 	part := c.parts[c.drawn[e.CallID]]
 	for _, h := range c.held[e.CallID] {
 		at := h.Account + " " + h.Window
-		if eff.Status != contract.Expired && h.Window != "concurrent" {
-			continue // remains used
-		}
-		if c.used[at] -= h.Amount; part != nil {
-			part[at] += h.Amount
+		limit, _, _ := strings.Cut(h.Account, "/")
+		unused := h.Amount - used(limit, h.Window, h.Amount, eff)
+		if c.used[at] -= unused; part != nil {
+			part[at] += unused
 		}
 	}
 	delete(c.held, e.CallID)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -246,8 +247,8 @@ func (o *op) what() string {
 		t := split(o.subject)
 		return "pub " + strings.Join(t[:4], ".")
 	}
-	if strings.HasPrefix(o.subject, "blob.") {
-		return "pub blob" // the name of an object has random parts
+	if kind, _, _ := strings.Cut(o.subject, "."); kind == "blob" || kind == contract.SubjectArtifact {
+		return "pub " + kind // the name of an object has random parts
 	}
 	if rest, ok := strings.CutPrefix(o.subject, "$JS.ACK."); ok {
 		t := split(rest)
@@ -410,7 +411,7 @@ func (b *Bus) call(o *op, call string, send func(message)) {
 			}
 			b.add(s)
 		}
-		reply(s.info())
+		reply(s.info(nil))
 		return
 	}
 	if s == nil {
@@ -419,7 +420,9 @@ func (b *Bus) call(o *op, call string, send func(message)) {
 	}
 	switch t[0] + "." + t[1] {
 	case "STREAM.INFO":
-		reply(s.info())
+		reply(s.info(o.data))
+	case "STREAM.PURGE":
+		reply(s.purge(o.data))
 	case "STREAM.MSG":
 		reply(s.message(b.parse(o.data)))
 	case "DIRECT.GET":
@@ -456,9 +459,51 @@ func (b *Bus) call(o *op, call string, send func(message)) {
 	}
 }
 
-func (s *stream) info() []byte {
-	return fmt.Appendf(nil, `{"type":"io.nats.jetstream.api.v1.stream_info_response","config":%s,"created":"2000-01-01T00:00:00Z","state":{"messages":%d,"bytes":0,"first_seq":1,"last_seq":%d,"consumer_count":%d}}`,
-		s.config, s.log.Size(), s.log.Size(), len(s.cons))
+// info responds to a request for the state of the stream. If the request has a filter of
+// subjects, the response has the number of messages of each subject that matches.
+func (s *stream) info(raw []byte) []byte {
+	var q struct {
+		Filter string `json:"subjects_filter"`
+		Offset int    `json:"offset"`
+	}
+	subjects := ""
+	if _ = json.Unmarshal(raw, &q); q.Filter != "" {
+		counts, f := map[string]int{}, split(q.Filter)
+		for i, subject := range s.subject {
+			if match(f, subject) && !s.gone(i) {
+				counts[strings.Join(subject, ".")]++
+			}
+		}
+		page := map[string]int{}
+		names := slices.Sorted(maps.Keys(counts))
+		for _, name := range names[min(q.Offset, len(names)):] {
+			page[name] = counts[name]
+		}
+		b, _ := json.Marshal(page)
+		subjects = fmt.Sprintf(`,"num_subjects":%d,"subjects":%s},"total":%d,"offset":%d,"limit":100000`, len(names), b, len(names), q.Offset)
+	} else {
+		subjects = "}"
+	}
+	return fmt.Appendf(nil, `{"type":"io.nats.jetstream.api.v1.stream_info_response","config":%s,"created":"2000-01-01T00:00:00Z","state":{"messages":%d,"bytes":0,"first_seq":1,"last_seq":%d,"consumer_count":%d%s}`,
+		s.config, s.log.Size(), s.log.Size(), len(s.cons), subjects)
+}
+
+// purge removes the messages that match the filter of the request.
+func (s *stream) purge(raw []byte) []byte {
+	var q struct {
+		Filter string `json:"filter"`
+	}
+	if err := json.Unmarshal(raw, &q); err != nil || q.Filter == "" {
+		panic("sim: a stream is purged without a filter: " + string(raw))
+	}
+	n, f := 0, split(q.Filter)
+	for i, subject := range s.subject {
+		if match(f, subject) && !s.gone(i) {
+			s.removed[uint64(i+1)] = true
+			n++
+		}
+	}
+	return fmt.Appendf(nil, `{"type":"io.nats.jetstream.api.v1.stream_purge_response","success":true,"purged":%d}`, n)
 }
 
 // read is the body of a request for stored messages.

@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
@@ -33,6 +34,7 @@ type checker struct {
 
 	proxies  map[string]*opening // proxies of calls, by the id of egress_opened
 	requests map[string]string   // calls of requests for proxies, by the id of the event
+	uploads  map[string]*upload  // by tenant and id
 
 	opened   bool                 // whether the cell is open
 	tenants  map[string]*standing // tenants that exist, without the cell's own
@@ -45,12 +47,16 @@ type fate struct {
 	tenant, kind, session              string
 	proposed, decided, claimed, ended  uint64 // sequences of the call's events; 0: not recorded
 	verdict, executor, claimer, status string
+
+	attempts attempts // of a call to a model
+	tokens   int64    // that the outcome reports
+	upload   *upload  // that a call stores
 }
 
 func newChecker(w *world) *checker {
 	return &checker{w: w, ids: map[string]uint64{}, clock: map[string]int64{}, calls: map[string]*fate{}, tips: map[string]receipt.Tip{},
 		used: map[string]int64{}, held: map[string][]events.Charge{}, parts: map[string]map[string]int64{}, drawn: map[string]string{}, void: map[string]bool{},
-		proxies: map[string]*opening{}, requests: map[string]string{}, tenants: map[string]*standing{original: {}}, causes: map[string]bool{}}
+		proxies: map[string]*opening{}, requests: map[string]string{}, uploads: map[string]*upload{}, tenants: map[string]*standing{original: {}}, causes: map[string]bool{}}
 }
 
 // look checks the events that were stored since the last call.
@@ -73,7 +79,7 @@ func (c *checker) look() {
 }
 
 func (c *checker) one(en eventlog.Entry) error {
-	e, err := eventlog.Open(en, eventlog.Every)
+	e, err := c.w.event(en)
 	if err != nil {
 		return err
 	}
@@ -99,6 +105,9 @@ func (c *checker) one(en eventlog.Entry) error {
 	}
 	if e.Name == events.MeshFrozenName {
 		return errors.New("the mesh is frozen, and no operator requested it")
+	}
+	if err := c.artifacts(e, en.Seq); err != nil {
+		return err
 	}
 	if e.CallID == "" {
 		return nil
@@ -134,6 +143,8 @@ func (c *checker) one(en eventlog.Entry) error {
 		return c.claim(f, e, en.Seq)
 	case "effect_recorded":
 		return c.recorded(f, e, en.Seq)
+	case llmrouter.AttemptFinishedName:
+		return c.attempted(f, e)
 	}
 	return c.egress(f, e)
 }
@@ -158,7 +169,7 @@ func (c *checker) allowed(f *fate, e *contract.Event, seq uint64) error {
 	if a.Decision.Facts != nil && strings.Contains(string(a.Decision.Facts), `"budget":{"accounts":["`) && c.held[e.CallID] == nil {
 		return fmt.Errorf("call %s is allowed on a budget without a reservation before it", e.CallID)
 	}
-	if strings.HasPrefix(a.Call.Kind, "tool.") && e.Tenant == original && c.held[e.CallID] == nil {
+	if (strings.HasPrefix(a.Call.Kind, "tool.") || a.Call.Kind == llm.Chat) && e.Tenant == original && c.held[e.CallID] == nil {
 		return fmt.Errorf("call %s is allowed outside the limits in force", e.CallID)
 	}
 	return nil
@@ -205,8 +216,11 @@ func (c *checker) recorded(f *fate, e *contract.Event, seq uint64) error {
 		return fmt.Errorf("call %s is denied behind its permission", e.CallID)
 	}
 	f.ended, f.status = seq, rec.Effect.Status
+	if u := rec.Effect.Usage; u != nil {
+		f.tokens = u.InputTokens + u.OutputTokens
+	}
 	if rec.Decision == nil {
-		return c.spent(e, &rec.Effect)
+		return errors.Join(c.spent(e, &rec.Effect), kept(f, &rec.Effect))
 	}
 	f.decided, f.verdict = seq, rec.Decision.Verdict
 	return c.denied(f, e, rec.Decision.ReasonCode)
@@ -223,15 +237,15 @@ func (c *checker) open() (ids []string) {
 }
 
 // TestDeclaredViews checks that replay compares every view that package services lists,
-// except those of services that are not simulated and those of the key registry.
+// except that of the session-runner and those of the key registry.
 func TestDeclaredViews(t *testing.T) {
 	have := map[string]bool{}
 	for _, d := range declared() {
 		have[d.Name] = true
 	}
 	for _, s := range services.Programs() {
-		if slices.Contains([]string{services.LLMRouter, services.Work, services.MCPRouter, services.SessionRunner}, s.Name) {
-			continue // not simulated
+		if s.Name == services.SessionRunner { // pkg/execute and a substitute run under its name
+			continue
 		}
 		for _, v := range s.Views {
 			if !have[v.Name] {

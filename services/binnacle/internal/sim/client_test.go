@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"regexp"
@@ -110,59 +109,6 @@ type call struct {
 // received is the id and status of a call in a response that a client received.
 type received struct{ id, status string }
 
-// packs is the path of the calls of tools, without the tool's name.
-const packs = "/api/v1/packs/"
-
-// draw chooses the calls of a run at random: those that govern tenants, and at least six of tools,
-// with up to five names, one of which is unknown, in at most three sessions of each tenant;
-// together at least ten.
-func (w *world) draw(r *rand.Rand) {
-	begins := w.drawTenants(r, time.Now())
-	keys := map[string]int{} // number of Idempotency-Keys, by tenant; so the tenants use the same ones
-	for range max(6, 10-w.proposals()) + r.IntN(3) {
-		i, tenant := len(w.calls), w.someTenant(r)
-		c := &call{n: i, at: begins[tenant].Add(time.Duration(r.IntN(6000)) * time.Millisecond)}
-		tool := "once"
-		switch r.IntN(10) {
-		case 0, 1:
-			tool = "again"
-		case 2:
-			tool = "secret"
-		case 3:
-			tool = "unknown"
-		case 4, 5:
-			tool = "online"
-		}
-		o := order{N: i, MS: r.IntN(400)}
-		switch r.IntN(12) {
-		case 0:
-			o.Fail = "ordered"
-		case 1:
-			o.Die = true
-		case 2:
-			o.MS = 2000 + r.IntN(4000)
-		}
-		body, _ := json.Marshal(o)
-		c.request = request{path: packs + tool, tenant: tenant, body: string(body), session: fmt.Sprintf("s-lane-%d", r.IntN(3)), gateway: r.IntN(2), seconds: 2 + r.IntN(10)}
-		if r.IntN(2) == 0 {
-			keys[tenant]++
-			c.key = fmt.Sprintf("key-%d", keys[tenant])
-		}
-		if r.IntN(6) == 0 {
-			c.leaves = time.Duration(1+r.IntN(1500)) * time.Millisecond
-		}
-		for range r.IntN(5) {
-			c.pauses = append(c.pauses, time.Duration(50+r.IntN(1500))*time.Millisecond)
-		}
-		w.calls = append(w.calls, c)
-		if c.key != "" && r.IntN(4) == 0 { // a second client sends the same call to the other gateway at about the same time
-			twin := &call{request: c.request, n: i, at: c.at.Add(time.Duration(r.IntN(300)) * time.Millisecond), pauses: c.pauses}
-			twin.gateway++
-			w.calls = append(w.calls, twin)
-		}
-	}
-}
-
 // proposals returns the number of calls without the requests that only read.
 func (w *world) proposals() (n int) {
 	for _, c := range w.calls {
@@ -232,19 +178,24 @@ func (w *world) received(c *call, a *answer) bool {
 	t := received{id: a.header.Get("X-Binnacle-Call-Id")}
 	switch {
 	case a.code == 200:
-		t.status = contract.Succeeded
+		if t.status = contract.Succeeded; c.path == chatPath && !w.chatted(c, a) {
+			return false
+		}
 	default:
 		var doc struct {
 			Error struct {
 				CallID    string `json:"call_id"`
 				ReceiptID string `json:"receipt_id"`
 				Code      string `json:"code"`
+				Type      string `json:"type"`
 			} `json:"error"`
 		}
-		if json.Unmarshal(a.body, &doc) != nil || doc.Error.ReceiptID == "" || doc.Error.Code == "outcome_pending" {
+		if json.Unmarshal(a.body, &doc) != nil || doc.Error.ReceiptID == "" || doc.Error.Code == "outcome_pending" || doc.Error.Code == contract.CodeStreamBroken {
 			return false
 		}
-		if t.id = doc.Error.CallID; a.code == http.StatusForbidden { // without a receipt, the request was rejected, and not the call denied
+		// Without a receipt, the request was rejected, and not the call denied. A pipeline fails with
+		// the code of a step that was denied.
+		if t.id = doc.Error.CallID; a.code == http.StatusForbidden && doc.Error.Type == "permission_error" {
 			t.status = contract.Denied
 		}
 	}

@@ -1,8 +1,7 @@
-// Package sim simulates a mesh deterministically. It runs the real services gateway, policy,
-// vault-broker, egress-broker and audit, and a substitute for the session-runner with simulated
-// containers, on an in-memory substitute for the NATS server. A seed determines the order of all
-// events on the ledger. DESIGN.md describes the simulation and its checks. The package contains
-// only tests:
+// Package sim simulates a mesh deterministically. It runs all services of a mesh, except that a
+// substitute with simulated containers replaces the session-runner, on an in-memory substitute for the
+// NATS server. A seed determines the order of all events on the ledger. DESIGN.md describes the
+// simulation and its checks. The package contains only tests:
 //
 //	go test ./services/binnacle/internal/sim                            # 20 schedules
 //	go test ./services/binnacle/internal/sim -run TestSeed -seed 36 -v  # one, with its transcript

@@ -19,8 +19,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/judge/judge"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/mcp-router/mcprouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
+	"github.com/binnacle-mesh/binnacle/services/work/work"
 )
 
 // instance is one simulated process of the mesh: one service, started by run.Serve, or
@@ -194,6 +198,14 @@ func (in *instance) service() run.Service {
 		return &vaultbroker.Service{Config: vaultbroker.Config{Dir: in.dir, KEK: b.kek, SealSeed: b.sealSeed}}
 	case "egress-broker":
 		return &egressbroker.Service{Config: egressbroker.Config{Dir: in.dir, Hosts: []string{"*"}, Listen: in.w.socket}}
+	case "llm-router":
+		return &llmrouter.Service{}
+	case "judge":
+		return &judge.Service{}
+	case "work":
+		return &work.Service{}
+	case "mcp-router":
+		return &mcprouter.Service{}
 	case "session-runner":
 		return &runner{in: in}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,11 @@ func fake(name string, rerun bool, secrets ...contract.SecretGrant) contract.Too
 const secretName = "sim-key"
 
 var tools = []contract.Tool{fake("once", false), fake("again", true), fake("secret", false, contract.SecretGrant{Name: secretName}), online()}
+
+// simulated reports whether the effects of a kind of calls are simulated.
+func simulated(kind string) bool {
+	return slices.ContainsFunc(tools, func(t contract.Tool) bool { return t.Kind == kind })
+}
 
 // Run implements run.Service.
 func (r *runner) Run(ctx context.Context, env *run.Env, ready func()) error {

@@ -27,8 +27,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/view"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
+	"github.com/binnacle-mesh/binnacle/services/mcp-router/mcprouter"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/recorded"
+	"github.com/binnacle-mesh/binnacle/services/work/work"
 )
 
 // settled checks the invariants of a mesh without pending work: the outcomes that clients
@@ -37,6 +40,7 @@ import (
 // another, the exported ledger verifies, and replay produces the same views and decisions.
 func (w *world) settled() {
 	w.receivedOutcomes()
+	w.recalled()
 	size := w.bus.ledger().Size()
 	if !w.until(time.Minute, func() bool { return w.checkpointed() >= size }) {
 		w.violate("no checkpoint covers the ledger of %d events", size)
@@ -45,6 +49,7 @@ func (w *world) settled() {
 	w.cells()
 	w.closed()
 	w.emptied()
+	w.attempted()
 	w.isolated()
 	w.verify()
 	w.replay()
@@ -62,7 +67,7 @@ func (w *world) receivedOutcomes() {
 				w.violate("client %d received an outcome of call %s, and the ledger has none", c.n, t.id)
 			case t.status != "" && t.status != f.status:
 				w.violate("client %d received that call %s %s, and the ledger holds %s", c.n, t.id, t.status, f.status)
-			case f.status == contract.Succeeded && strings.HasPrefix(c.path, packs) && len(w.effects[t.id]) == 0:
+			case f.status == contract.Succeeded && simulated(f.kind) && len(w.effects[t.id]) == 0:
 				w.violate("call %s succeeded without an effect", t.id)
 			}
 		}
@@ -93,13 +98,21 @@ func (w *world) each(f func(en eventlog.Entry, e *contract.Event)) {
 		if err != nil {
 			panic(err)
 		}
-		e, err := eventlog.Open(en, eventlog.Every)
+		e, err := w.event(en)
 		if err != nil {
 			w.violate("event %d: %v", en.Seq, err)
 			continue
 		}
 		f(en, e)
 	}
+}
+
+// event returns the event of an entry of the ledger. The caller must not modify it.
+func (w *world) event(en eventlog.Entry) (*contract.Event, error) {
+	if i := en.Seq - 1; i < uint64(len(w.base.events)) {
+		return w.base.events[i], nil
+	}
+	return eventlog.Open(en, eventlog.Every)
 }
 
 // verify exports the ledger up to the newest checkpoint and verifies the export.
@@ -132,7 +145,7 @@ type liveView struct {
 
 // declared returns the views that the simulated services declare.
 func declared() []view.Declaration {
-	return slices.Concat(policy.Views(), gateway.Views(), audit.Views())
+	return slices.Concat(policy.Views(), gateway.Views(), audit.Views(), llmrouter.Views(), work.Views(), mcprouter.Views())
 }
 
 // liveViews holds the content of a declared view in each instance of its service.

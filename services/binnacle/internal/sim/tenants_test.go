@@ -25,10 +25,10 @@ var created = []string{"acme_web_prod", "acme_web_test"}
 
 // limitOf holds the maximum amounts of the limits that runs set, by the id that a limit
 // has in accounts. The limit org is the one of the organization.
-var limitOf = map[string]int64{"all": 9, "atonce": 4, "acme_web_prod.all": 5, "acme_web_test.all": 5, "org:calls": 6}
+var limitOf = map[string]int64{"all": 12, "atonce": 4, tokenLimit: 20_000, "acme_web_prod.all": 6, "acme_web_test.all": 6, "org:calls": 8}
 
 // createdLimits are the budget limits that the administrator of a created tenant sets.
-const createdLimits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":5},{"id":"org","level":"organization","measure":"calls","window":"total","max":6}]}`
+const createdLimits = `{"limits":[{"id":"all","level":"environment","measure":"calls","window":"total","max":6},{"id":"org","level":"organization","measure":"calls","window":"total","max":8}]}`
 
 // scene describes the tenants of one run, and whether an instance of policy stops for some
 // time in it.
@@ -84,14 +84,15 @@ func millis(r *rand.Rand, n int) time.Duration { return time.Duration(r.IntN(n))
 
 // drawTenants chooses at random when the cell of a ledger of an earlier release is opened, the
 // calls that create tenants and change them and, in a run that creates tenants, two requests
-// that read. It returns, by tenant of the run, the time from which calls of the tenant are
-// made.
+// that read. It returns, by tenant of the run and for the cell's, the time from which calls of
+// the tenant are made.
 func (w *world) drawTenants(r *rand.Rand, now time.Time) (begins map[string]time.Time) {
 	begins = map[string]time.Time{original: now}
 	if w.scene.older {
 		w.opens = now.Add(millis(r, 3000))
 		now = w.opens
 	}
+	begins[contract.CellTenant] = now
 	for _, tenant := range created[:w.scene.tenants] {
 		at := now.Add(millis(r, 1500))
 		begins[tenant] = at
@@ -133,11 +134,8 @@ func (w *world) someTenant(r *rand.Rand) string {
 // repeated up to eight times, until a response has its outcome.
 func (w *world) govern(r *rand.Rand, at time.Time, tenant, kind string, args any) {
 	n := len(w.calls)
-	body, err := json.Marshal(map[string]any{"kind": kind, "tool": kind, "args": args})
-	if err != nil {
-		panic(err)
-	}
-	c := &call{n: n, at: at, request: request{path: "/api/v1/calls", body: string(body), tenant: tenant, key: fmt.Sprintf("govern-%d", n), gateway: r.IntN(2), seconds: 2 + r.IntN(5)}}
+	c := &call{n: n, at: at, request: governed(kind, args)}
+	c.tenant, c.key, c.gateway, c.seconds = tenant, fmt.Sprintf("govern-%d", n), r.IntN(2), 2+r.IntN(5)
 	for range 8 {
 		c.pauses = append(c.pauses, 100*time.Millisecond+millis(r, 600))
 	}
@@ -262,7 +260,7 @@ func (c *checker) denied(f *fate, e *contract.Event, reason string) error {
 // tenant or organization.
 func charged(tenant, account string) error {
 	limit, subject, _ := strings.Cut(account, "/")
-	own := limit == "all" || limit == "atonce"
+	own := limit == "all" || limit == "atonce" || limit == tokenLimit
 	if tenant != original {
 		own = strings.HasPrefix(limit, tenant+".") || subject == "organization:"+strings.Split(tenant, "_")[0]
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
@@ -61,7 +62,8 @@ func TestWorker(t *testing.T) {
 	if err := json.Unmarshal([]byte(raw), &b); err != nil {
 		t.Fatal(err)
 	}
-	sign.Remember(1 << 16) // as the process of "binnacle up" does: the instances verify the same documents
+	sign.Remember(1 << 16) // as the process of "binnacle up" does: the instances verify and decode the same documents
+	catalog.Remember(1 << 10)
 	all := &bases{t: t}
 	all.of(scene{})
 	all.of(scene{older: true})
