@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -127,6 +128,9 @@ func (w *world) recalled() {
 	tenant, key, _ := strings.Cut(names[w.rng.IntN(len(names))], " ")
 	a := w.ask(request{path: packs + "memory.recall", tenant: tenant, body: encoded(map[string]any{"key": key}), gateway: w.rng.IntN(2), seconds: 30})
 	w.note("RECALL %s of %s: %d", key, tenant, a.code)
+	if !w.until(3*time.Minute, w.quiet) { // the response may have been an error before the outcome
+		w.violate("not quiet after a recall: calls open %v, work open %v", w.events.open(), w.work())
+	}
 	if a.code != 200 {
 		return
 	}
