@@ -60,65 +60,58 @@ func harbour(t *testing.T, other string) (at string, booked *atomic.Value) {
 	return s.URL, booked
 }
 
-// TestBrowserPacks shows, on one process and with one process per service, that
-// browser.screenshot_url and browser.interact work in Chromium, in the image chromium and through
-// the egress-broker, and that screenshots are artifacts; and, with one process per service, that
-// web.scrape_spa and web.test work, that errors name the action, and that a host which is not
-// permitted is not reached from a page, by a redirect or by a script. The screenshot in the
-// documentation is one of browser.interact.
+// TestBrowserPacks shows that browser.screenshot_url, browser.interact, web.scrape_spa and web.test
+// work in Chromium, in the image chromium and through the egress-broker; that screenshots are
+// artifacts; that errors name the action; and that a host which is not permitted is not reached from
+// a page, by a redirect or by a script. The screenshot in the documentation is one of
+// browser.interact. The import of the image takes most of the time, so the test runs with one process
+// per service only; TestOCRPack runs on one process, too.
 func TestBrowserPacks(t *testing.T) {
 	archive, lock := built(t, "chromium")
-	for name, start := range harness.Topologies {
-		t.Run(name, func(t *testing.T) {
-			var reached atomic.Bool
-			other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))
-			defer other.Close()
-			at, booked := harbour(t, other.URL)
-			host := strings.TrimPrefix(at, "http://")
-			images, packs := t.TempDir(), imagePacks(t, lock, "browser.screenshot_url", "browser.interact", "web.scrape_spa", "web.test")
-			manifests, err := filepath.Glob(filepath.Join(packs, "*.pack.yaml"))
-			if err != nil || len(manifests) != 4 {
-				t.Fatal(manifests, err)
-			}
-			for _, f := range manifests {
-				body, err := os.ReadFile(f)
-				if err == nil {
-					err = os.WriteFile(f, []byte(strings.Replace(string(body), "egress_hosts: [www.example.com]", fmt.Sprintf("egress_hosts: [%q]", host), 1)), 0o644)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			m := start(t, harness.Options{Packs: packs, Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
-			cli(t, m, "image", "import", archive, "--images", images)
-			cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":[%q]}`, host)))
-			cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
-			p := packCaller{t, m, "s-browser"}
-			screenshotPack(t, p, at, other.URL)
-			shot := interactPack(t, p, at, booked)
-			comparePicture(t, shot, strings.HasPrefix(lock, harness.Root()))
-			if name == "one" {
-				return // what follows depends on the packs and the proxy alone
-			}
-			interactErrors(t, p, at)
-			spaPack(t, p, at)
-			testPack(t, p, at)
-			hosts := p.must("browser.interact", `{"url":"`+at+`/berths","actions":[{"action":"click","selector":"#next"},{"action":"assert_title","text":"The harbour, dismissed"},
-				{"action":"execute","value":"fetch('http://127.0.0.1:9222/json').then(r => r.status, () => 0)"},{"action":"execute","value":"fetch('`+other.URL+`').then(r => r.status, () => 0)"}]}`)
-			otherHost := strings.TrimPrefix(other.URL, "http://")
-			if refused := fmt.Sprint(hosts["refused_hosts"]); !strings.Contains(refused, otherHost) || !strings.Contains(refused, "127.0.0.1:9222") {
-				t.Errorf("refused hosts: %v", hosts)
-			}
-			if status, _, body := p.call("browser.interact", `{"url":"`+at+`/away","actions":[{"action":"screenshot"}]}`); status != 400 || !strings.Contains(body, otherHost) || !strings.Contains(body, "/args/url") {
-				t.Errorf("a redirect to a host that is not permitted: %d %s", status, body)
-			}
-			if status, _, body := p.call("browser.interact", `{"url":"`+at+`/berths","actions":[{"action":"execute","value":"fetch('https://127.0.0.1:1').then(r => r.status, () => 0)"},{"action":"navigate","url":"`+at+`/secure"}]}`); status != 400 || !strings.Contains(body, "egress to "+otherHost+" failed") || !strings.Contains(body, "/args/actions/1/url") {
-				t.Errorf("a redirect to HTTPS of a host that is not permitted, after a request to another one: %d %s", status, body)
-			}
-			if reached.Load() {
-				t.Error("a host that is not permitted was reached")
-			}
-		})
+	var reached atomic.Bool
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))
+	defer other.Close()
+	at, booked := harbour(t, other.URL)
+	host := strings.TrimPrefix(at, "http://")
+	images, packs := t.TempDir(), imagePacks(t, lock, "browser.screenshot_url", "browser.interact", "web.scrape_spa", "web.test")
+	manifests, err := filepath.Glob(filepath.Join(packs, "*.pack.yaml"))
+	if err != nil || len(manifests) != 4 {
+		t.Fatal(manifests, err)
+	}
+	for _, f := range manifests {
+		body, err := os.ReadFile(f)
+		if err == nil {
+			err = os.WriteFile(f, []byte(strings.Replace(string(body), "egress_hosts: [www.example.com]", fmt.Sprintf("egress_hosts: [%q]", host), 1)), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := harness.Processes(t, harness.Options{Packs: packs, Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
+	cli(t, m, "image", "import", archive, "--images", images)
+	cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":[%q]}`, host)))
+	cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
+	p := packCaller{t, m, "s-browser"}
+	screenshotPack(t, p, at, other.URL)
+	shot := interactPack(t, p, at, booked)
+	comparePicture(t, shot, strings.HasPrefix(lock, harness.Root()))
+	interactErrors(t, p, at)
+	spaPack(t, p, at)
+	testPack(t, p, at)
+	hosts := p.must("browser.interact", `{"url":"`+at+`/berths","actions":[{"action":"click","selector":"#next"},{"action":"assert_title","text":"The harbour, dismissed"},
+		{"action":"execute","value":"fetch('http://127.0.0.1:9222/json').then(r => r.status, () => 0)"},{"action":"execute","value":"fetch('`+other.URL+`').then(r => r.status, () => 0)"}]}`)
+	otherHost := strings.TrimPrefix(other.URL, "http://")
+	if refused := fmt.Sprint(hosts["refused_hosts"]); !strings.Contains(refused, otherHost) || !strings.Contains(refused, "127.0.0.1:9222") {
+		t.Errorf("refused hosts: %v", hosts)
+	}
+	if status, _, body := p.call("browser.interact", `{"url":"`+at+`/away","actions":[{"action":"screenshot"}]}`); status != 400 || !strings.Contains(body, otherHost) || !strings.Contains(body, "/args/url") {
+		t.Errorf("a redirect to a host that is not permitted: %d %s", status, body)
+	}
+	if status, _, body := p.call("browser.interact", `{"url":"`+at+`/berths","actions":[{"action":"execute","value":"fetch('https://127.0.0.1:1').then(r => r.status, () => 0)"},{"action":"navigate","url":"`+at+`/secure"}]}`); status != 400 || !strings.Contains(body, "egress to "+otherHost+" failed") || !strings.Contains(body, "/args/actions/1/url") {
+		t.Errorf("a redirect to HTTPS of a host that is not permitted, after a request to another one: %d %s", status, body)
+	}
+	if reached.Load() {
+		t.Error("a host that is not permitted was reached")
 	}
 }
 

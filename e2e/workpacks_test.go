@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,10 +52,19 @@ type packCaller struct {
 	session string
 }
 
-// call returns the status, the output and the body of the response.
+// call returns the status, the output and the body of the response. It repeats a request to which
+// the gateway responds that the ledger does not respond, up to three times: the import of a large
+// image can delay the storage of events for seconds.
 func (p packCaller) call(tool, args string) (int, map[string]any, string) {
 	p.t.Helper()
 	r, err := p.m.Do(p.t.Context(), "POST", "/api/v1/packs/"+tool, p.session, args)
+	for range 3 {
+		if err != nil || r.Status != http.StatusServiceUnavailable || !strings.Contains(string(r.Body), contract.CodeLedgerUnavailable) {
+			break
+		}
+		time.Sleep(5 * time.Second)
+		r, err = p.m.Do(p.t.Context(), "POST", "/api/v1/packs/"+tool, p.session, args)
+	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
