@@ -58,7 +58,7 @@ func Start(t testing.TB, o Options) *Server {
 		t.Fatalf("no Vault server at %s: build it with scripts/vault", binary)
 	}
 	addr, cluster := free(t), free(t)
-	s := &Server{Addr: "http://" + addr, CA: o.CA, t: t, dir: t.TempDir(), web: &http.Client{Timeout: 10 * time.Second}}
+	s := &Server{Addr: "http://" + addr, CA: o.CA, t: t, dir: t.TempDir(), web: &http.Client{Timeout: 30 * time.Second}}
 	security := "tls_disable = true"
 	if o.Cert != "" {
 		s.Addr = "https://" + addr

@@ -19,12 +19,12 @@ import (
 // approval, governed prints so at once, and returns an error with exit code 7 if the call
 // still waits for it when the mesh responds.
 func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMessage, error) {
-	return c.governedWithin(ctx, 0, kind, args)
+	return governedWithin(ctx, c, 0, kind, args)
 }
 
-// governedWithin is governed for a call that may take long: it waits for the outcome for as many
+// governedWithin is env.governed for a call that may take long: it waits for the outcome for as many
 // seconds, of which the gateway accepts up to 600, or as long as governed does if seconds is 0.
-func (c *env) governedWithin(ctx context.Context, seconds int, kind string, args any) (json.RawMessage, error) {
+func governedWithin(ctx context.Context, c *env, seconds int, kind string, args any) (json.RawMessage, error) {
 	c.operator = c.operator || guard.GovernsCell(kind)
 	body := map[string]any{"kind": kind, "tool": kind, "args": args}
 	// The first request ends as soon as the call is escalated, or after a second. The second

@@ -111,7 +111,7 @@ func newImageCmd(c *env) *cobra.Command {
 // imageCall makes a call that manages images and prints the images in its output. An import may
 // take minutes.
 func imageCall(ctx context.Context, c *env, kind string, args map[string]any) error {
-	raw, err := c.governedWithin(ctx, 600, kind, args)
+	raw, err := governedWithin(ctx, c, 600, kind, args)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,7 +208,7 @@ func (refusing) Append(context.Context, string, string, []byte) (uint64, error) 
 // broken is set.
 type ticks struct {
 	renewed, revoked int
-	broken           bool
+	broken           atomic.Bool
 }
 
 func (*ticks) Issue(context.Context, string) (hashivault.Lease, error) {
@@ -215,7 +216,7 @@ func (*ticks) Issue(context.Context, string) (hashivault.Lease, error) {
 }
 
 func (x *ticks) Renew(context.Context, string, time.Duration) (time.Duration, error) {
-	if x.broken {
+	if x.broken.Load() {
 		return 0, backend.ErrUnavailable
 	}
 	x.renewed++
@@ -223,7 +224,7 @@ func (x *ticks) Renew(context.Context, string, time.Duration) (time.Duration, er
 }
 
 func (x *ticks) Revoke(context.Context, string) error {
-	if x.broken {
+	if x.broken.Load() {
 		return backend.ErrSealed
 	}
 	x.revoked++
@@ -261,8 +262,8 @@ func TestLeaseHeld(t *testing.T) {
 			t.Errorf("settled by %q, renewed %d times", settled, x.renewed-before)
 		}
 		s.Work(runner.New(contract.EventEffectRecorded, executetest.Session, contract.Bytes(&contract.Recorded{}), claim.Event))
-		x.broken = true
-		time.AfterFunc(20*time.Second, func() { x.broken = false })
+		x.broken.Store(true)
+		time.AfterFunc(20*time.Second, func() { x.broken.Store(false) })
 		ledger.EndBefore(events.LeaseEndedName)
 		if settled := w.Finish(held(second, time.Hour)); settled != "" || x.revoked != 1 {
 			t.Errorf("settled by %q, revoked %d times", settled, x.revoked)
