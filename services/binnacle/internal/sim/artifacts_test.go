@@ -69,7 +69,10 @@ func (c *checker) stored(e *contract.Event, seq uint64) error {
 		return err
 	}
 	f := c.calls[e.CallID]
-	if f == nil || f.claimed == 0 || f.tenant != e.Tenant || f.kind != kindPut && f.kind != kindStore {
+	if f != nil && f.claimed == 0 {
+		return fmt.Errorf("call %s stores an artifact without a claim on the ledger", e.CallID)
+	}
+	if f == nil || f.tenant != e.Tenant || f.kind != kindPut && f.kind != kindStore {
 		return fmt.Errorf("an artifact is stored for call %s: %+v", e.CallID, f)
 	}
 	if c.void[e.CallID] {

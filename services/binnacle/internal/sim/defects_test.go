@@ -107,7 +107,7 @@ var defects = []defect{
 		says: "calls open", seed: 3},
 	{name: "suspension-ignored", why: "an executor starts calls of a tenant that it has read is suspended", dir: "pkg/execute",
 		old: "	if _, stopped := x.tenant(tenant); stopped {\n", new: "	if _, stopped := x.tenant(tenant); stopped && !planted(\"suspension-ignored\") {\n",
-		says: "is suspended", seed: 235},
+		says: "is suspended", seed: 335},
 	{name: "suspension-not-applied", why: "an instance does not apply the suspension of a tenant", dir: "pkg/core/trust",
 		old: "{ t.Suspended = e.Name == contract.EventTenantSuspended })", new: "{ t.Suspended = e.Name == contract.EventTenantSuspended && !planted(\"suspension-not-applied\") })",
 		says: "", seed: 21},
