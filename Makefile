@@ -58,7 +58,7 @@ packs: ## build the sample packs and the built-in packs
 	cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-container
 	GOOS=wasip1 GOARCH=wasm go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/escape-wasi.wasm ./e2e/packs/escape
 
-test: ## install what the tests need, then run both stages of the tests
+test: ## install what the tests need, then run both stages of the tests (TEST_MINUTES=)
 	scripts/test
 
 check: ## the first stage: build, format, lint, dead code, limits, unit tests with the race detector, simulator

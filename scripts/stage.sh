@@ -12,6 +12,7 @@ stages=()    # the same of the stages, with their limits
 passed_n=0 failed_n=0
 : >"$logs/reasons"
 : >"$logs/unstable"
+: >"$logs/left"
 count='^ *--- '
 
 # step NAME SECONDS COMMAND…: adds a step. COMMAND is a function or a program; its
@@ -95,6 +96,7 @@ run_steps() {
 		if [ "$n" = 0 ]; then
 			printf '        ok, %s, %d passed\n' "$(clock $spent)" "$p"
 			echo "$name $spent" >>"$times"
+			grep '^not run for lack of time: ' "$log" >>"$logs/left"
 		else
 			failed+=("$name")
 			printf '        FAILED, %s; %s\n' "$(clock $spent)" "$log"

@@ -186,11 +186,7 @@ func (b *base) keys(t *testing.T, older bool) (err error) {
 		return err
 	}
 	for _, tenant := range slices.Concat([]string{contract.CellTenant, original}, created) {
-		actor := contract.BootstrapAdmin
-		if tenant == contract.CellTenant {
-			actor = keyring.Operator
-		}
-		if b.tokens[tenant], err = token.Mint(seed, tenant, actor, "sim", token.All, time.Now(), 24*time.Hour); err != nil {
+		if b.tokens[tenant], err = token.Mint(seed, tenant, actorOf(tenant), "sim", token.All, time.Now(), 24*time.Hour); err != nil {
 			return err
 		}
 	}
@@ -201,6 +197,14 @@ func (b *base) keys(t *testing.T, older bool) (err error) {
 		}
 	}
 	return nil
+}
+
+// actorOf returns the principal that the requests to a tenant are from.
+func actorOf(tenant string) string {
+	if tenant == contract.CellTenant {
+		return keyring.Operator
+	}
+	return contract.BootstrapAdmin
 }
 
 // save stores the current state of w's mesh in b, without the messages of memory

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,7 +32,7 @@ type Bus struct {
 	list    []*consumer // consumers of all streams, sorted by name
 	links   []*link
 	due     time.Time         // earliest time at which expire must be called; zero: unknown
-	ranks   map[string]string // rank of each random text in a released message, in the order of releases
+	ranks   map[string]string // rank of each random text in a released message, in the order of releases, and of each derived text
 	reads   map[string]read   // requests for stored messages, by their JSON
 	ended   atomic.Uint64     // number of times that a subscription or a connection has ended
 
@@ -212,6 +214,21 @@ func (b *Bus) known(id string, content []byte) string {
 // ranked returns s with a rank or a constant in place of each random text.
 func (b *Bus) ranked(s string) string {
 	return random.ReplaceAllStringFunc(s, func(text string) string { return cmp.Or(b.ranks[text], "~") })
+}
+
+// derived makes the texts in the ids of calls that the gateway derives from an Idempotency-Key their
+// own ranks, because they are not random: those of the first attempts. Otherwise two queries about
+// calls that nothing was published about would have the same key.
+func (b *Bus) derived(tenant, key string) {
+	for n := range 8 {
+		h := sha256.New()
+		for _, s := range []string{"binnacle idempotency v1", tenant, actorOf(tenant), key, strconv.Itoa(n)} {
+			part := sha256.Sum256([]byte(s))
+			h.Write(part[:])
+		}
+		text := base32.StdEncoding.EncodeToString(h.Sum(nil))[:26]
+		b.ranks[text] = text
+	}
 }
 
 // rank gives the random text in the id of the operation's call or query the next rank,

@@ -45,6 +45,7 @@ func (w *world) drawCalls(r *rand.Rand) {
 		if r.IntN(2) == 0 {
 			keys[tenant]++
 			c.key = fmt.Sprintf("key-%d", keys[tenant])
+			w.bus.derived(tenant, c.key)
 		}
 		if r.IntN(6) == 0 {
 			c.leaves = time.Millisecond + millis(r, 1500)
