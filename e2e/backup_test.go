@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
@@ -62,6 +63,7 @@ func TestBackup(t *testing.T) {
 					wg.Go(func() {
 						for ctx.Err() == nil {
 							_, _ = m.Do(t.Context(), "POST", "/api/v1/packs/noop", fmt.Sprint("s-busy-", i), "{}")
+							time.Sleep(20 * time.Millisecond)
 						}
 					})
 				}

@@ -103,7 +103,8 @@ func TestCrash(t *testing.T) {
 	c.check()
 }
 
-// caller makes calls of several kinds until ctx is done.
+// caller makes calls of several kinds until ctx is done, with pauses that leave some time of
+// two processors for what starts again.
 func (c *crash) caller(ctx context.Context, w int) {
 	session := fmt.Sprintf("s-crash-%d", w%16)
 	for n := 0; ctx.Err() == nil; n++ {
@@ -123,6 +124,7 @@ func (c *crash) caller(ctx context.Context, w int) {
 			time.Sleep(100 * time.Millisecond) // shorter than Retry-After, which is at least a second
 		}
 		cancel()
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 

@@ -167,8 +167,8 @@ func TestFreeze(t *testing.T) {
 						r, err := m.Do(ctx, "POST", "/api/v1/packs/noop", fmt.Sprintf("s-freeze-%d", i), "{}")
 						if err == nil && r.Status == 503 && (strings.Contains(string(r.Body), "SYSTEM_FROZEN") || strings.Contains(string(r.Body), "system_frozen")) {
 							frozen.Add(1)
-							time.Sleep(10 * time.Millisecond)
 						}
+						time.Sleep(20 * time.Millisecond)
 					}
 				})
 			}
@@ -411,7 +411,7 @@ func TestRotation(t *testing.T) {
 							failed.Add(1)
 							t.Logf("%v %+v", err, r)
 						}
-						time.Sleep(5 * time.Millisecond)
+						time.Sleep(20 * time.Millisecond)
 					}
 				})
 			}
@@ -581,6 +581,7 @@ func TestHotReload(t *testing.T) {
 				} else {
 					t.Logf("%v %+v", err, r)
 				}
+				time.Sleep(20 * time.Millisecond)
 			}
 		})
 	}

@@ -30,8 +30,8 @@ type load struct {
 	errs   []string
 }
 
-// pace leaves time for the containers that a test starts under load.
-const pace = 40 * time.Millisecond
+// pace leaves most of the time of two processors for the containers that a test starts under load.
+const pace = 250 * time.Millisecond
 
 // startLoad starts a load of this number of concurrent clients. The load ends with the
 // test.
