@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/cryptotest"
 	"testing/synctest"
@@ -34,6 +36,7 @@ const secretValue = "the simulated secret"
 // with a copy of it, so that keys and streams are created only once.
 type base struct {
 	scratch  string
+	folders  atomic.Int64 // number of folders that were made in scratch
 	ring     *keyring.Ring
 	opened   *keyring.Ring // ring with the document that opens the cell, if ring has none; otherwise equal to ring
 	log      string        // name of the ledger's log
@@ -87,12 +90,12 @@ func (b *bases) of(s scene) *base {
 // opened.
 func newBase(t *testing.T, older bool) *base {
 	b := &base{nkeys: map[string][]byte{}, seeds: map[string][]byte{}, tokens: map[string]string{}, dirs: map[string]string{}}
-	root := ""
+	root := os.TempDir()
 	if _, err := os.Stat("/dev/shm"); err == nil {
 		root = "/dev/shm"
 	}
-	var err error
-	if b.scratch, err = os.MkdirTemp(root, "binnacle-sim-"); err != nil { //nolint:usetesting // every run of the process copies it
+	b.scratch = filepath.Join(root, fmt.Sprintf("binnacle-sim-%016x", time.Now().UnixNano()))
+	if err := os.Mkdir(b.scratch, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(b.scratch) })
@@ -205,6 +208,16 @@ func actorOf(tenant string) string {
 		return keyring.Operator
 	}
 	return contract.BootstrapAdmin
+}
+
+// folder makes a folder for a process of a schedule. Sockets are in it, and their paths are in
+// messages, so the path has the same length in each process and schedule.
+func (b *base) folder() string {
+	dir := filepath.Join(b.scratch, fmt.Sprintf("%08d", b.folders.Add(1)))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		panic(err)
+	}
+	return dir
 }
 
 // save stores the current state of w's mesh in b, without the messages of memory

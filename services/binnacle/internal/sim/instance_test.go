@@ -81,11 +81,8 @@ func (w *world) start(kind string, n, gen int, was *instance) *instance {
 // copied copies a folder in its current state, as a crash would leave it, and returns
 // the path of the copy.
 func (w *world) copied(dir string) string {
-	to, err := os.MkdirTemp(w.base.scratch, "")
-	if err == nil {
-		err = copyDir(to, dir)
-	}
-	if err != nil {
+	to := w.base.folder()
+	if err := copyDir(to, dir); err != nil {
 		panic(err)
 	}
 	return to

@@ -42,12 +42,21 @@ var patches = []struct{ file, old, new string }{
 	{"runtime/proc.go", "func retake(now int64) uint32 {\n", "func retake(now int64) uint32 {\n\tif gomaxprocs == 1 {\n\t\treturn 0\n\t}\n"},
 	// A goroutine that has waited for a mutex for 1 ms of real time is not preferred.
 	{"internal/sync/mutex.go", "starvationThresholdNs = 1e6\n", "starvationThresholdNs = 600e9\n"},
-	// A select among channels that are ready, timers that end at the same time and the order of a map
-	// follow random numbers of the bubble, and not of the thread. Those of the process, such as the
-	// keys of hashes, are the same in each process.
-	{"runtime/select.go", "j := cheaprandn(uint32(norder + 1))", "j := uint32(uint64(uint32(rand())) * uint64(norder+1) >> 32)"},
-	{"runtime/time.go", "t.rand = cheaprand()", "t.rand = uint32(rand())"},
-	{"runtime/synctest.go", "\tactive  int // other sources of activity\n}\n", "\tactive  int // other sources of activity\n\trandom  uint64\n}\n"},
+	// A select among channels that are ready follows random numbers of the bubble, and not of the
+	// thread; no other code uses them, so they do not depend on what caches of the process hold from
+	// earlier schedules.
+	{"runtime/select.go", "j := cheaprandn(uint32(norder + 1))", `j := cheaprandn(uint32(norder + 1))
+		if b := getg().bubble; b != nil {
+			b.selected += 0x9e3779b97f4a7c15 // SplitMix64, shortened
+			x := (b.selected ^ b.selected>>30) * 0xbf58476d1ce4e5b9
+			j = uint32((x >> 32) * uint64(norder+1) >> 32)
+		}`},
+	// Timers that end at the same time end in the order in which they were started.
+	{"runtime/time.go", "t.rand = cheaprand()", "if b := getg().bubble; b != nil {\n\t\t\t\tb.timed++\n\t\t\t\tt.rand = b.timed\n\t\t\t}"},
+	{"runtime/synctest.go", "\tactive  int // other sources of activity\n}\n", "\tactive  int // other sources of activity\n\trandom, selected uint64\n\ttimed uint32\n}\n"},
+	// Maps that are made in the bubble have one hash function and order. Other random numbers are the
+	// bubble's, and those of the process, such as the keys of hashes, are the same in each process.
+	{"runtime/rand.go", "func maps_rand() uint64 {\n", "func maps_rand() uint64 {\n\tif getg().bubble != nil {\n\t\treturn 0\n\t}\n"},
 	{"runtime/rand.go", "\tmp := getg().m\n\tc := &mp.chacha8\n", `	if b := getg().bubble; b != nil {
 		b.random += 0x9e3779b97f4a7c15 // SplitMix64
 		x := (b.random ^ b.random>>30) * 0xbf58476d1ce4e5b9

@@ -233,14 +233,12 @@ func (w *world) replay() {
 			return
 		}
 	}
-	dir, err := os.MkdirTemp(w.base.scratch, "")
-	if err != nil {
-		panic(err)
-	}
+	dir := w.base.folder()
 	defer os.RemoveAll(dir)
 	keys := trust.Registry{Root: w.base.ring.RootKID}
 	again := make([]view.State, len(views))
 	for i, d := range views {
+		var err error
 		if again[i], err = d.Empty(&view.Origin{RootKID: keys.Root, Keys: keys.At, Open: w.open, Dir: filepath.Join(dir, d.Name)}); err != nil {
 			panic(err)
 		}
