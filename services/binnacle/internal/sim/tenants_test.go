@@ -114,9 +114,16 @@ func (w *world) drawTenants(r *rand.Rand, now time.Time) (begins map[string]time
 		}
 	}
 	if w.scene.tenants > 0 {
+		last := -1 // index of the last path; clients whose queries are the same have no order
 		for range 2 {
 			tenant := w.someTenant(r)
-			w.calls = append(w.calls, &call{n: len(w.calls), at: begins[tenant].Add(millis(r, 6000)), request: request{method: "GET", path: reads[r.IntN(len(reads))], tenant: tenant, gateway: r.IntN(2)}})
+			c := &call{n: len(w.calls), at: begins[tenant].Add(millis(r, 6000)), request: request{method: "GET", tenant: tenant}}
+			i := r.IntN(len(reads))
+			if i == last {
+				i = (i + 1) % len(reads)
+			}
+			last, c.path, c.gateway = i, reads[i], r.IntN(2)
+			w.calls = append(w.calls, c)
 		}
 	}
 	return begins
@@ -136,6 +143,7 @@ func (w *world) govern(r *rand.Rand, at time.Time, tenant, kind string, args any
 	n := len(w.calls)
 	c := &call{n: n, at: at, request: governed(kind, args)}
 	c.tenant, c.key, c.gateway, c.seconds = tenant, fmt.Sprintf("govern-%d", n), r.IntN(2), 2+r.IntN(5)
+	w.bus.derived(tenant, c.key)
 	for range 8 {
 		c.pauses = append(c.pauses, 100*time.Millisecond+millis(r, 600))
 	}
