@@ -77,6 +77,7 @@ func run(tool, allowed string) error {
 func unreached(tool string, flags ...string) (map[string]string, error) {
 	cmd := exec.Command(tool, append(flags, "-json", "work")...)
 	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), "GOGC=400", "GOMEMLIMIT=8GiB") // the tool allocates for minutes and frees little
 	raw, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cmd, err)
