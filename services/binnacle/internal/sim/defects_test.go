@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // defect is a change of the source that the simulator must detect. It is made with the
@@ -139,7 +141,8 @@ var defectFlag = flag.String("defect", "", "names of the defects that TestDefect
 // TestDefects checks that, for each defect, the schedule of its seed or at least one of the
 // first schedulesPer schedules fails, and that the report of the first one that fails
 // contains the text in the defect's field says. A change of the code may change the
-// schedules of all seeds: the log then has the seeds to record.
+// schedules of all seeds: the log then has the seeds to record. After the time of the flag until it
+// begins no batch of schedules, and prints the names of the defects that were not found by then.
 func TestDefects(t *testing.T) {
 	program := plant(t)
 	work := make(chan defect, len(defects))
@@ -152,6 +155,7 @@ func TestDefects(t *testing.T) {
 	close(work)
 	var mu sync.Mutex
 	found := 0
+	var left []string // defects that were not run for lack of time
 	var wg sync.WaitGroup
 	for range *workerFlag {
 		wg.Go(func() {
@@ -159,6 +163,8 @@ func TestDefects(t *testing.T) {
 				bad, err := d.detect(program)
 				mu.Lock()
 				switch {
+				case errors.Is(err, errLate):
+					left = append(left, d.name)
 				case bad != nil && d.explains(bad):
 					found++
 					t.Logf("%-26s seed %3d  %.110s", d.name, bad.Seed, bad.Bad[0])
@@ -177,8 +183,14 @@ func TestDefects(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	if len(left) > 0 {
+		fmt.Printf("not run for lack of time: %d planted defects: %s\n", len(left), strings.Join(left, " "))
+	}
 	t.Logf("%d of %d defects found", found, count)
 }
+
+// errLate is the error of detect if the time of the flag until has passed.
+var errLate = errors.New("no time left")
 
 // detect runs the schedule of the defect's seed and, unless its report explains the defect,
 // the schedules of the other seeds up to the first one that fails. It returns the result of
@@ -191,12 +203,23 @@ func (d *defect) detect(program string) (bad *result, err error) {
 			}
 		}, plantEnv+"="+d.name)
 	}
+	late := func() bool { return time.Now().Unix() > *untilFlag }
+	if late() {
+		return nil, errLate
+	}
 	if err := run(batch{From: d.seed, Count: 1, Stop: 1}); err != nil || bad != nil && d.explains(bad) {
 		return bad, err
 	}
 	bad = nil
-	err = run(batch{From: 1, Count: schedulesPer, Stop: 1})
-	return bad, err
+	for from := uint64(1); from <= schedulesPer && bad == nil; from += chunk {
+		if late() {
+			return nil, errLate
+		}
+		if err := run(batch{From: from, Count: chunk, Stop: 1}); err != nil {
+			return bad, err
+		}
+	}
+	return bad, nil
 }
 
 // explains reports whether the report of a schedule contains the text that the defect must

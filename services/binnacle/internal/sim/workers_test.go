@@ -24,7 +24,7 @@ var (
 	seedFlag   = flag.Uint64("seed", 1, "the seed of TestSeed, and the first one of TestSchedules and TestReproducible")
 	countFlag  = flag.Int("schedules", 20, "how many schedules TestSchedules runs, and TestReproducible twice")
 	workerFlag = flag.Int("workers", runtime.NumCPU(), "how many processes run schedules at once")
-	untilFlag  = flag.Int64("until", math.MaxInt64, "the time, in seconds since 1970, after which TestSchedules begins no batch; it prints how many schedules it ran")
+	untilFlag  = flag.Int64("until", math.MaxInt64, "the time, in seconds since 1970, after which TestSchedules and TestDefects begin no batch; they print what they did not run")
 	stateFlag  = flag.String("state", "", "a file in which TestSchedules keeps what is done, to go on from")
 )
 
