@@ -41,7 +41,7 @@ const (
 	// runs with GOMAXPROCS=1, which is fast and reduces the variation of the order of
 	// goroutines, and, except in TestReproducible, with GOGC=400, which saves 3 % of the
 	// CPU time.
-	chunk = 100
+	chunk = 50
 	// patience is the time limit of a schedule, after which its process panics and
 	// prints all goroutines.
 	patience = 10 * time.Minute
