@@ -93,10 +93,10 @@ run_steps() {
 		[ $((p + f)) -gt 0 ] || p=$((1 - n))
 		[ "$n" = 0 ] || [ "$f" -gt 0 ] || f=1
 		passed_n=$((passed_n + p)) failed_n=$((failed_n + f))
+		grep '^not run for lack of time: ' "$log" >>"$logs/left"
 		if [ "$n" = 0 ]; then
 			printf '        ok, %s, %d passed\n' "$(clock $spent)" "$p"
 			echo "$name $spent" >>"$times"
-			grep '^not run for lack of time: ' "$log" >>"$logs/left"
 		else
 			failed+=("$name")
 			printf '        FAILED, %s; %s\n' "$(clock $spent)" "$log"
