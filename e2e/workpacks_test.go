@@ -156,6 +156,33 @@ func TestWorkPacks(t *testing.T) {
 			if out := must("s-work", "cmd.run", `{"command":["sh","-c","cat; exit 3"],"stdin":"in"}`); out["exit_code"].(float64) != 3 || out["stdout"] != "in" {
 				t.Error(out)
 			}
+			large := strings.Repeat("tide\n", 300_000)
+			id := strings.TrimSpace(cli(t, m, "artifact", "put", write(t, "large.txt", large)))
+			if out := must("s-work", "fs.write", `{`+repo+`,"path":"large.txt","content_artifact":"`+id+`"}`); out["size"].(float64) != float64(len(large)) || "ar-"+fmt.Sprint(out["sha256"]) != id {
+				t.Error(out)
+			}
+			if out := must("s-work", "cmd.run", `{"command":["wc","-c"],"stdin_artifact":"`+id+`"}`); out["stdout"] != fmt.Sprintln(len(large)) {
+				t.Error(out)
+			}
+			over := strings.TrimSpace(cli(t, m, "artifact", "put", write(t, "over.txt", strings.Repeat("x", 32<<20+1))))
+			for args, want := range map[string]string{
+				`{` + repo + `,"path":"x"}`:                                              "give either content or content_artifact",
+				`{` + repo + `,"path":"x","content":"","content_artifact":"` + id + `"}`: "content_artifact: give it without content",
+				`{` + repo + `,"path":"x","content_artifact":"ar-1"}`:                    "content_artifact: want the id",
+				`{` + repo + `,"path":"x","content_artifact":"` + over + `"}`:            "the pack accepts 33554432",
+			} {
+				if status, _, body := call("s-work", "fs.write", args); status != 400 || !strings.Contains(body, want) {
+					t.Errorf("%s: %d %s", args, status, body)
+				}
+			}
+			nosy := m.As(m.TokenFor("nosy", "tools:call"))
+			for _, args := range []string{`sandbox.create {"image":"shell","memory_mib":64}`, `fs.write {"path":"x","content_artifact":"` + id + `"}`, `sandbox.terminate {}`} {
+				tool, args, _ := strings.Cut(args, " ")
+				r, err := nosy.Do(t.Context(), "POST", "/api/v1/packs/"+tool, "s-nosy", args)
+				if err != nil || (r.Status == 400) != (tool == "fs.write") || tool == "fs.write" && !strings.Contains(string(r.Body), "no artifact of the caller") {
+					t.Errorf("another principal: %s: %v %+v", tool, err, r)
+				}
+			}
 			if status, _, body := call("s-work", "cmd.run", `{"command":["sleep","60"],"timeout_ms":300}`); status != 504 || !strings.Contains(body, contract.CodeTimeout) {
 				t.Errorf("a command that exceeds its time: %d %s", status, body)
 			}

@@ -49,6 +49,8 @@ type heldArgs struct {
 	Dir       string   `json:"dir"`
 	Env       []string `json:"env"`
 	Stdin     string   `json:"stdin"`
+	StdinFrom string   `json:"stdin_artifact"`
+	From      string   `json:"content_artifact"`
 	TimeoutMS int64    `json:"timeout_ms"`
 	Exec      string   `json:"exec"`
 	Stream    string   `json:"stream"`
@@ -56,7 +58,7 @@ type heldArgs struct {
 	Limit     int64    `json:"limit"`
 	WaitMS    int64    `json:"wait_ms"`
 	Path      string   `json:"path"`
-	Content   string   `json:"content"`
+	Content   *string  `json:"content"`
 	Base64    bool     `json:"base64"`
 	Append    bool     `json:"append"`
 	Offset    int64    `json:"offset"`
@@ -150,6 +152,9 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 	}[c.kind]
 	if do == nil {
 		return execute.Fail(contract.CodeInvalidInput, "%s is not a call for an open sandbox", c.kind)
+	}
+	if res := h.attach(ctx, c); res.ErrorCode != "" {
+		return res
 	}
 	res := do(ctx, c, b)
 	if c.kind != kindTerminate {

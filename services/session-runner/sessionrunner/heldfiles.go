@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"strconv"
 	"strings"
@@ -55,12 +54,9 @@ func script(ctx context.Context, b *box, text string, stdin []byte, params ...st
 
 // writeFile writes a file.
 func writeFile(ctx context.Context, c *heldCall, b *box) execute.Result {
-	data := []byte(c.args.Content)
-	if c.args.Base64 {
-		var err error
-		if data, err = base64.StdEncoding.DecodeString(c.args.Content); err != nil {
-			return execute.Fail(contract.CodeInvalidInput, "content: %v", err)
-		}
+	data, res := c.content()
+	if res.ErrorCode != "" {
+		return res
 	}
 	text := writeScript
 	if c.args.Append {

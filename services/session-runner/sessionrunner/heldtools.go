@@ -84,7 +84,7 @@ var heldTools = []heldTool{
 		example: `{"command":["ls","-A","/work"]}`,
 		props: `"command":{"items":{"maxLength":65536,"type":"string"},"maxItems":256,"minItems":1,"type":"array"},"detach":{"default":false,"description":"return when the command has started","type":"boolean"},` +
 			`"dir":{"maxLength":4096,"type":"string"},"env":{"description":"NAME=value","items":{"maxLength":65536,"pattern":"^[^=]+=","type":"string"},"maxItems":256,"type":"array"},` + sandboxProp +
-			`,"stdin":{"maxLength":262144,"type":"string"},"timeout_ms":{"maximum":86400000,"minimum":1,"type":"integer"}`,
+			`,"stdin":{"maxLength":262144,"type":"string"}` + stdinFromProp + `,"timeout_ms":{"maximum":86400000,"minimum":1,"type":"integer"}`,
 		required: `"command"`, output: `"exec":{"type":"string"},"exit_code":{"type":"integer"},"status":{"type":"string"}`},
 	{kind: kindEgress, class: "E2", ceiling: true, egress: true, about: "Runs a command in a sandbox, which may reach the permitted hosts meanwhile, and returns its exit code and output.",
 		example:  `{"command":["git","ls-remote","https://git.example.com/team/tides.git"]}`,
@@ -97,8 +97,8 @@ var heldTools = []heldTool{
 		required: `"exec"`, output: `"cursor":{"type":"integer"},"status":{"type":"string"}`},
 	{kind: kindWrite, class: "E1", about: "Writes a file in a sandbox.",
 		example:  `{"content":"fair winds\n","path":"/work/note.txt"}`,
-		props:    `"append":{"default":false,"type":"boolean"},"base64":{"default":false,"type":"boolean"},"content":{"maxLength":524288,"type":"string"},"path":{"maxLength":4096,"minLength":1,"type":"string"},` + sandboxProp,
-		required: `"content","path"`, output: `"bytes":{"type":"integer"}`},
+		props:    `"append":{"default":false,"type":"boolean"},` + contentProp + `"path":{"maxLength":4096,"minLength":1,"type":"string"},` + sandboxProp,
+		required: `"path"`, output: `"bytes":{"type":"integer"}`},
 	{kind: kindRead, class: "E0", about: "Returns the content of a file in a sandbox from an offset on.",
 		example:  `{"path":"/work/note.txt"}`,
 		props:    `"limit":{"default":65536,"maximum":262144,"minimum":1,"type":"integer"},"offset":{"default":0,"minimum":0,"type":"integer"},"path":{"maxLength":4096,"minLength":1,"type":"string"},` + sandboxProp,
@@ -129,7 +129,7 @@ var heldTools = []heldTool{
 		props:   pathProp + rootProp, required: `"path"`, output: `"content":{"type":"string"},"encoding":{"type":"string"},"sha256":{"type":"string"},"size":{"type":"integer"}`},
 	{kind: kindFSWrite, class: "E1", about: "Writes a file in the session's sandbox, and makes its folders.",
 		example: `{"clone_path":"/work/repo","content":"fair winds\n","path":"notes/a.txt"}`,
-		props:   `"base64":{"default":false,"type":"boolean"},"content":{"maxLength":524288,"type":"string"},` + pathProp + rootProp, required: `"content","path"`, output: `"sha256":{"type":"string"},"size":{"type":"integer"}`},
+		props:   contentProp + pathProp + rootProp, required: `"path"`, output: `"sha256":{"type":"string"},"size":{"type":"integer"}`},
 	{kind: kindFSList, class: "E0", about: "Lists the files in a folder of the session's sandbox, at most 5000, without those in .git.",
 		example: `{"clone_path":"/work/repo","glob":"*.go","recursive":true}`,
 		props:   `"glob":{"description":"pattern of the last part of the names","maxLength":255,"type":"string"},"path":{"default":".","maxLength":4096,"type":"string"},"recursive":{"default":false,"type":"boolean"},` + rootProp,
@@ -168,11 +168,13 @@ var heldTools = []heldTool{
 
 // Properties and outputs of several tools.
 const (
-	commandProp = `"command":{"items":{"maxLength":65536,"type":"string"},"maxItems":256,"minItems":1,"type":"array"}`
-	pathProp    = `"path":{"description":"relative to clone_path","maxLength":4096,"minLength":1,"type":"string"},`
-	rootProp    = `"clone_path":{"default":"/work","description":"folder in the sandbox","maxLength":4096,"type":"string"},` + sandboxProp
-	stdinProps  = `,"stdin":{"maxLength":262144,"type":"string"},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"}`
-	runOutput   = `"exit_code":{"type":"integer"},"stderr":{"type":"string"},"stdout":{"type":"string"},"truncated":{"type":"boolean"}`
+	commandProp   = `"command":{"items":{"maxLength":65536,"type":"string"},"maxItems":256,"minItems":1,"type":"array"}`
+	pathProp      = `"path":{"description":"relative to clone_path","maxLength":4096,"minLength":1,"type":"string"},`
+	rootProp      = `"clone_path":{"default":"/work","description":"folder in the sandbox","maxLength":4096,"type":"string"},` + sandboxProp
+	stdinFromProp = `,"stdin_artifact":{"description":"id of an artifact of the caller, of at most 32 MiB, instead of stdin","maxLength":67,"type":"string"}`
+	stdinProps    = `,"stdin":{"maxLength":262144,"type":"string"}` + stdinFromProp + `,"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"}`
+	contentProp   = `"base64":{"default":false,"type":"boolean"},"content":{"maxLength":524288,"type":"string"},"content_artifact":{"description":"id of an artifact of the caller, of at most 32 MiB, instead of content","maxLength":67,"type":"string"},`
+	runOutput     = `"exit_code":{"type":"integer"},"stderr":{"type":"string"},"stdout":{"type":"string"},"truncated":{"type":"boolean"}`
 )
 
 // tools returns the documents of the tools that the configuration offers.

@@ -189,12 +189,9 @@ func fsRead(ctx context.Context, c *heldCall, b *box) execute.Result {
 
 // fsWrite writes a file, and creates the folders that it is in.
 func fsWrite(ctx context.Context, c *heldCall, b *box) execute.Result {
-	data := []byte(c.args.Content)
-	if c.args.Base64 {
-		var err error
-		if data, err = base64.StdEncoding.DecodeString(c.args.Content); err != nil {
-			return execute.Fail(contract.CodeInvalidInput, "content: %v", err)
-		}
+	data, res := c.content()
+	if res.ErrorCode != "" {
+		return res
 	}
 	if _, res := workScript(ctx, b, c, fsWriteScript, c.args.Path, data); res.ErrorCode != "" {
 		return res

@@ -53,9 +53,7 @@ func attach(ctx context.Context, env *run.Env, w *execute.Work, p *pack.Pack, st
 			continue
 		}
 		var id string
-		if err := json.Unmarshal(raw, &id); err != nil || artifact.DigestOf(id) == "" {
-			return nil, execute.Fail(contract.CodeInvalidInput, "%s: want the id of an artifact, ar- and 64 hex digits", in.Member)
-		}
+		_ = json.Unmarshal(raw, &id) // if it is no string, id is no id
 		if out.Len() > empty {
 			out.WriteByte(',')
 		}
@@ -65,8 +63,12 @@ func attach(ctx context.Context, env *run.Env, w *execute.Work, p *pack.Pack, st
 		}
 		out.Write(name)
 		out.WriteString(`:"`)
-		if res := content(ctx, env, w, in, id, &out); res.ErrorCode != "" {
+		enc := base64.NewEncoder(base64.StdEncoding, &out)
+		if res := content(ctx, env, w.Event.Tenant, w.Event.Actor, in, id, enc); res.ErrorCode != "" {
 			return nil, res
+		}
+		if err := enc.Close(); err != nil {
+			return nil, execute.Fail(contract.CodeInternal, "%v", err)
 		}
 		out.WriteByte('"')
 	}
@@ -78,10 +80,14 @@ func attach(ctx context.Context, env *run.Env, w *execute.Work, p *pack.Pack, st
 	return out.Bytes(), execute.Result{}
 }
 
-// content appends the content of an artifact that the caller owns to out, in base64. It compares
-// the content with the digest in the id.
-func content(ctx context.Context, env *run.Env, w *execute.Work, in pack.Input, id string, out *bytes.Buffer) execute.Result {
-	found, err := rpc.Do(ctx, env.Queries.In(w.Event.Tenant), queries.ArtifactInfoQuery, queries.ArtifactInfoRequest{Artifact: id, Owner: w.Event.Actor})
+// content writes the content of an artifact of the owner to out, and compares it with the digest in
+// the id.
+func content(ctx context.Context, env *run.Env, tenant, owner string, in pack.Input, id string, out io.Writer) execute.Result {
+	digest := artifact.DigestOf(id)
+	if digest == "" {
+		return execute.Fail(contract.CodeInvalidInput, "%s: want the id of an artifact, ar- and 64 hex digits", in.Member)
+	}
+	found, err := rpc.Do(ctx, env.Queries.In(tenant), queries.ArtifactInfoQuery, queries.ArtifactInfoRequest{Artifact: id, Owner: owner})
 	switch {
 	case rpc.CodeOf(err) == contract.CodeNotFound:
 		return execute.Fail(contract.CodeInvalidInput, "%s: no artifact of the caller has this id", in.Member)
@@ -92,7 +98,7 @@ func content(ctx context.Context, env *run.Env, w *execute.Work, in pack.Input, 
 	if a.Size > in.MaxBytes {
 		return execute.Fail(contract.CodeInvalidInput, "%s: the artifact has %d bytes, and the pack accepts %d", in.Member, a.Size, in.MaxBytes)
 	}
-	o := artifact.Object{Tenant: w.Event.Tenant, Service: a.Service, Upload: a.Upload, Size: a.Size, Digest: artifact.DigestOf(id), Index: a.Index}
+	o := artifact.Object{Tenant: tenant, Service: a.Service, Upload: a.Upload, Size: a.Size, Digest: digest, Index: a.Index}
 	r, err := artifact.Open(ctx, artifact.Stream{Conn: env.Conn}, o)
 	if errors.Is(err, artifact.ErrNotFound) {
 		return execute.Fail(contract.CodeArtifactFailed, "%s: the content of the artifact is not in the stream ARTIFACTS: it was removed, or it is in S3, which packs cannot read", in.Member)
@@ -101,16 +107,54 @@ func content(ctx context.Context, env *run.Env, w *execute.Work, in pack.Input, 
 		return execute.Fail(contract.CodeArtifactFailed, "%s: the artifact cannot be read: %v", in.Member, err)
 	}
 	defer r.Close()
-	sum, enc := sha256.New(), base64.NewEncoder(base64.StdEncoding, out)
-	out.Grow(base64.StdEncoding.EncodedLen(int(a.Size)) + 1<<10)
-	if _, err := io.Copy(io.MultiWriter(sum, enc), r); err != nil {
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(sum, out), r); err != nil {
 		return execute.Fail(contract.CodeArtifactFailed, "%s: the artifact cannot be read: %v", in.Member, err)
-	}
-	if err := enc.Close(); err != nil {
-		return execute.Fail(contract.CodeInternal, "%v", err)
 	}
 	if "sha256:"+hex.EncodeToString(sum.Sum(nil)) != o.Digest {
 		return execute.Fail(contract.CodeArtifactFailed, "%s: %v", in.Member, artifact.ErrCorrupt)
 	}
 	return execute.Result{}
+}
+
+// attach sets the standard input or the content of a call for a held sandbox to the content of the
+// artifact that its arguments name in place of it, if they name one.
+func (h *holder) attach(ctx context.Context, c *heldCall) execute.Result {
+	a := &c.args
+	for _, from := range []struct {
+		member, id string
+		given      bool // the call has the argument that the artifact would replace
+		set        func(string)
+	}{
+		{"stdin_artifact", a.StdinFrom, a.Stdin != "", func(s string) { a.Stdin = s }},
+		{"content_artifact", a.From, a.Content != nil, func(s string) { a.Content = &s }},
+	} {
+		if from.id == "" {
+			continue
+		}
+		if from.given || a.Base64 {
+			return execute.Fail(contract.CodeInvalidInput, "%s: give it without %s and base64", from.member, strings.TrimSuffix(from.member, "_artifact"))
+		}
+		var out strings.Builder
+		if res := content(ctx, h.env, c.tenant, c.actor, pack.Input{Member: from.member, MaxBytes: pack.MaxInputBytes}, from.id, &out); res.ErrorCode != "" {
+			return res
+		}
+		from.set(out.String())
+	}
+	return execute.Result{}
+}
+
+// content returns what a call writes to a file.
+func (c *heldCall) content() ([]byte, execute.Result) {
+	switch {
+	case c.args.Content == nil:
+		return nil, execute.Fail(contract.CodeInvalidInput, "content: give either content or content_artifact")
+	case !c.args.Base64:
+		return []byte(*c.args.Content), execute.Result{}
+	}
+	data, err := base64.StdEncoding.DecodeString(*c.args.Content)
+	if err != nil {
+		return nil, execute.Fail(contract.CodeInvalidInput, "content: %v", err)
+	}
+	return data, execute.Result{}
 }

@@ -24,7 +24,7 @@ func TestAttachRefuses(t *testing.T) {
 		`{"\u005fartifacts":{"file":"x"}}`: "the member _artifacts is reserved",
 	} {
 		w := work()
-		w.Args = []byte(args)
+		w.Args, w.Event = []byte(args), &contract.Event{}
 		out, res := attach(t.Context(), nil, w, with, w.Args)
 		if want == "" && (res.ErrorCode != "" || string(out) != args) || want != "" && (res.ErrorCode != contract.CodeInvalidInput || !strings.Contains(res.ErrorMessage, want) || out != nil) {
 			t.Errorf("%s: %s %+v", args, out, res)

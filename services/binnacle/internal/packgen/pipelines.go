@@ -28,7 +28,7 @@ shows how to run and write one. ` + "`binnacle pipeline list`" + ` compares with
 
 ` + "`TestBuiltInPipelines`" + ` runs each of them. ` + "`swe.solve`" + ` and ` + "`sandbox.create`" + ` need the image
 ` + "`shell`" + `, and ` + "`repo.*`" + ` the host of the repository in ` + "`session-runner.sandboxes.hosts`" + `. A change
-of ` + "`swe.solve`" + ` whose ` + "`success`" + ` is false is not pushed, and neither is a patch of more than 256 KiB.
+of ` + "`swe.solve`" + ` whose ` + "`success`" + ` is false is not pushed, and neither is a patch of more than 32 MiB.
 
 | pipeline | | requires | packs |
 |---|---|---|---|

@@ -69,9 +69,9 @@ type Input struct {
 	MaxBytes int64  `yaml:"max_bytes"` // maximum size of the artifact
 }
 
-// maxInputBytes is the maximum of the sum of MaxBytes in a manifest. The session-runner holds the
+// MaxInputBytes is the maximum of the sum of MaxBytes in a manifest. The session-runner holds the
 // content in memory.
-const maxInputBytes = 32 << 20
+const MaxInputBytes = 32 << 20
 
 // checkInputs returns an error that names an invalid member of artifact_inputs.
 func checkInputs(all []Input) error {
@@ -80,8 +80,8 @@ func checkInputs(all []Input) error {
 		switch {
 		case in.Member == "" || seen[in.Member]:
 			return fmt.Errorf("artifact_inputs[%d].member: %q is empty or stated before", i, in.Member)
-		case in.MaxBytes < 1 || in.MaxBytes > maxInputBytes-total:
-			return fmt.Errorf("artifact_inputs[%d].max_bytes: want at least 1, and at most %d in all", i, maxInputBytes)
+		case in.MaxBytes < 1 || in.MaxBytes > MaxInputBytes-total:
+			return fmt.Errorf("artifact_inputs[%d].max_bytes: want at least 1, and at most %d in all", i, MaxInputBytes)
 		}
 		seen[in.Member] = true
 		total += in.MaxBytes

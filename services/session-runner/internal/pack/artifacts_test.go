@@ -31,11 +31,11 @@ func TestCheckArtifacts(t *testing.T) {
 // name the member.
 func TestCheckInputs(t *testing.T) {
 	for want, all := range map[string][]Input{
-		"":                             {{"a", maxInputBytes - 1}, {"b", 1}},
+		"":                             {{"a", MaxInputBytes - 1}, {"b", 1}},
 		"artifact_inputs[1].member":    {{"a", 1}, {"a", 1}},
 		"artifact_inputs[0].member":    {{"", 1}},
 		"artifact_inputs[0].max_bytes": {{"a", 0}},
-		"artifact_inputs[1].max_bytes": {{"a", maxInputBytes}, {"b", 1}},
+		"artifact_inputs[1].max_bytes": {{"a", MaxInputBytes}, {"b", 1}},
 	} {
 		err := checkInputs(all)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
