@@ -153,7 +153,7 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 	if do == nil {
 		return execute.Fail(contract.CodeInvalidInput, "%s is not a call for an open sandbox", c.kind)
 	}
-	if res := h.attach(ctx, c); res.ErrorCode != "" {
+	if res := c.attach(ctx, h.env); res.ErrorCode != "" {
 		return res
 	}
 	res := do(ctx, c, b)

@@ -119,7 +119,7 @@ func content(ctx context.Context, env *run.Env, tenant, owner string, in pack.In
 
 // attach sets the standard input or the content of a call for a held sandbox to the content of the
 // artifact that its arguments name in place of it, if they name one.
-func (h *holder) attach(ctx context.Context, c *heldCall) execute.Result {
+func (c *heldCall) attach(ctx context.Context, env *run.Env) execute.Result {
 	a := &c.args
 	for _, from := range []struct {
 		member, id string
@@ -136,7 +136,7 @@ func (h *holder) attach(ctx context.Context, c *heldCall) execute.Result {
 			return execute.Fail(contract.CodeInvalidInput, "%s: give it without %s and base64", from.member, strings.TrimSuffix(from.member, "_artifact"))
 		}
 		var out strings.Builder
-		if res := content(ctx, h.env, c.tenant, c.actor, pack.Input{Member: from.member, MaxBytes: pack.MaxInputBytes}, from.id, &out); res.ErrorCode != "" {
+		if res := content(ctx, env, c.tenant, c.actor, pack.Input{Member: from.member, MaxBytes: pack.MaxInputBytes}, from.id, &out); res.ErrorCode != "" {
 			return res
 		}
 		from.set(out.String())
