@@ -177,6 +177,7 @@ type SessionRunner struct {
 	Warm       int      `json:"warm"`
 	Runs       int      `json:"runs"`
 	Queue      int      `json:"queue"`
+	Classes    []string `json:"concurrency"`
 	Registries []string `json:"registries"`
 	RegistryCA string   `json:"registry_ca"`
 

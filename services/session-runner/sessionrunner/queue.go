@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -12,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 )
 
 // defaultRuns is the default of Config.Runs.
@@ -100,23 +103,56 @@ func (q *queue) state() (running, waiting int) {
 	return min(q.present, q.runs), max(q.present-q.runs, 0)
 }
 
-// enter waits until a call may run in a sandbox, and returns the function that the caller
-// must call when the call no longer runs. If the call must wait, sandbox_queued records
-// its position and, once it may run, 0, and gateways can query the position while it waits. If the call cannot run, enter returns nil and the
+// enter waits until a call of a pack may run in a sandbox, first for other calls of the concurrency
+// class of the pack, and returns the function that the caller must call when the call no longer
+// runs. While the call waits, sandbox_queued records its position, and 0 when it no longer waits in
+// a queue, and gateways can query the position. If the call cannot run, enter returns nil and the
 // result of the call.
-func (s *Service) enter(ctx context.Context, w *execute.Work) (leave func(), res execute.Result) {
+func (s *Service) enter(ctx context.Context, w *execute.Work, class string) (func(), execute.Result) {
 	defer s.reports.wait(w, 0)
-	leave, err := s.queue.enter(ctx, w.Event.Tenant, w.Event.Actor, func(position int) {
+	end := func() {}
+	if q := s.classes[class]; q != nil {
+		var res execute.Result
+		if end, res = s.pass(ctx, w, q, "session-runner.concurrency"); end == nil {
+			return nil, res
+		}
+	}
+	leave, res := s.pass(ctx, w, s.queue, "session-runner.runs")
+	if leave == nil {
+		end()
+		return nil, res
+	}
+	return func() { leave(); end() }, res
+}
+
+// pass waits in one queue, whose number of running calls the given setting determines.
+func (s *Service) pass(ctx context.Context, w *execute.Work, q *queue, setting string) (leave func(), res execute.Result) {
+	leave, err := q.enter(ctx, w.Event.Tenant, w.Event.Actor, func(position int) {
 		s.reports.wait(w, position)
-		w.Fact(contract.EventSandboxQueued, contract.Bytes(&events.SandboxQueued{CallID: w.Call.ID, Position: int64(position), Running: int64(s.queue.runs)}))
+		w.Fact(contract.EventSandboxQueued, contract.Bytes(&events.SandboxQueued{CallID: w.Call.ID, Position: int64(position), Running: int64(q.runs)}))
 	})
 	if errors.Is(err, errQueueFull) || errors.Is(err, fair.ErrFull) {
-		return nil, execute.Fail(contract.CodeSandboxQueueFull, "as many calls of the tenant wait for a sandbox of this instance as may, of %d of all tenants, while %d run: call again later, or raise session-runner.runs or session-runner.queue", s.queue.max, s.queue.runs)
+		return nil, execute.Fail(contract.CodeSandboxQueueFull, "as many calls of the tenant wait for a sandbox of this instance as may, of %d of all tenants, while %d run: call again later, or raise %s or session-runner.queue", q.max, q.runs, setting)
 	}
 	if err != nil {
 		return nil, execute.Fail(contract.CodeUnavailable, "the call ended while it waited for a sandbox: %v", err)
 	}
 	return leave, execute.Result{}
+}
+
+// classQueues returns the queues of concurrency classes, by class. A class is CLASS=N, of which at
+// most N calls run at a time; waiting is the number of those that may wait.
+func classQueues(classes []string, waiting int) (map[string]*queue, error) {
+	out := map[string]*queue{}
+	for _, c := range classes {
+		name, number, _ := strings.Cut(c, "=")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 || !pack.ClassName.MatchString(name) || out[name] != nil {
+			return nil, fmt.Errorf("session-runner.concurrency: %q: want CLASS=N, with a number of at least 1 and each class once", c)
+		}
+		out[name] = newQueue(n, waiting)
+	}
+	return out, nil
 }
 
 // report adds the state of the sandboxes to the health and the metrics of the instance. The

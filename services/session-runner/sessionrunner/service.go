@@ -53,7 +53,8 @@ type Config struct {
 	Noop       bool     // register the built-in tool.noop, for benchmarks and tests
 	Warm       int      // maximum number of containers that are prepared ahead of calls; 0 means none
 	Runs       int      // maximum number of sandboxes of calls at a time; 0 means 16
-	Queue      int      // maximum number of calls that wait for a sandbox; 0 means none
+	Queue      int      // maximum number of calls that wait for a sandbox, and of those that wait for others of their concurrency class; 0 means none
+	Classes    []string // concurrency classes of packs, CLASS=N: at most N calls of its packs run at a time; those of any other class are not bounded
 	MicroVM    string   // containerd runtime of tier "microvm"; empty means that the tier is not available
 	Held       HeldConfig
 
@@ -82,6 +83,7 @@ type Service struct {
 	from    *containerd.Registries
 	closer  io.Closer // the runner of tier "container"; nil without it
 	queue   *queue
+	classes map[string]*queue // of concurrency classes
 	reports progress
 	broken  error // reason why tier "process" is not available; nil if it is, or if containerd is configured
 }
@@ -98,6 +100,9 @@ func (*Service) Declaration() bus.Declaration {
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	var err error
+	if s.classes, err = classQueues(s.Classes, s.Queue); err != nil {
+		return err
+	}
 	if s.from, err = containerd.ParseRegistries(s.Registries, s.RegistryHosts, s.RegistryCA); err != nil {
 		return err
 	}
@@ -321,7 +326,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if err != nil {
 		return execute.Fail(contract.CodeEgressRefused, "%v", err)
 	}
-	leave, res := s.enter(ctx, w)
+	leave, res := s.enter(ctx, w, p.Shares)
 	if leave == nil {
 		return res
 	}

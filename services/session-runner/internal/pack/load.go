@@ -135,7 +135,7 @@ func (l *loader) make(m *manifest, file, name string) (Pack, error) {
 		return Pack{}, err
 	}
 	tool, err := m.tool(name, image, sealed.Digest)
-	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool, Digest: contract.Digest(&tool), Artifacts: m.Artifacts, Inputs: m.Inputs, Progress: m.Progress, Examples: m.Examples}, err
+	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool, Digest: contract.Digest(&tool), Artifacts: m.Artifacts, Inputs: m.Inputs, Progress: m.Progress, Shares: m.Concurrency, Examples: m.Examples}, err
 }
 
 // seal returns the program of a file, which it reads once.

@@ -40,6 +40,7 @@ type Pack struct {
 	Artifacts []Artifact // members of the output that are stored as artifacts
 	Inputs    []Input    // arguments that are artifacts whose content the program receives
 	Progress  bool       // lines of the program's standard error report its progress
+	Shares    string     // concurrency class: the configuration bounds how many calls of a class run at a time; empty means none
 	Examples  []Example  // of the manifest
 }
 
@@ -65,6 +66,7 @@ type manifest struct {
 	DiskMiB        int64                 `yaml:"disk_mib"` // size of each writable folder of the sandbox
 	Rerunnable     bool                  `yaml:"rerunnable"`
 	Progress       bool                  `yaml:"progress"`     // the program reports its progress
+	Concurrency    string                `yaml:"concurrency"`  // concurrency class
 	Class          string                `yaml:"class"`        // class of the effect, from E0 (read-only) to E4 (irreversible)
 	Labels         []string              `yaml:"labels"`       // labels (data classes) of the output
 	EgressHosts    []string              `yaml:"egress_hosts"` // hosts to which the pack connects
@@ -117,6 +119,8 @@ var (
 	suffixes  = []string{".pack.yaml", ".helmdeck-pack.yaml"}
 	classRE   = regexp.MustCompile(`^E[0-4]$`)
 	versionRE = regexp.MustCompile(`^v[1-9][0-9]*$`)
+	// ClassName matches the names of concurrency classes.
+	ClassName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 	nameRE    = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
 )
@@ -310,8 +314,8 @@ const (
 	tierWASI      = "wasi"
 )
 
-// check returns an error if artifacts, artifact_inputs, env, version, class, reserve or tier has an
-// invalid value, or if the tier does not permit the image or cannot run the file.
+// check returns an error if artifacts, artifact_inputs, env, version, concurrency, class, reserve or
+// tier has an invalid value, or if the tier does not permit the image or cannot run the file.
 func (m *manifest) check(file string) error {
 	if err := errors.Join(checkArtifacts(m.Artifacts), checkInputs(m.Inputs)); err != nil {
 		return err
@@ -324,6 +328,8 @@ func (m *manifest) check(file string) error {
 	switch {
 	case !versionRE.MatchString(m.Version):
 		return fmt.Errorf("version: %q is not v1, v2, …", m.Version)
+	case m.Concurrency != "" && !ClassName.MatchString(m.Concurrency):
+		return fmt.Errorf("concurrency: %q: want at most 32 lower-case letters, digits and -, of which a letter is the first", m.Concurrency)
 	case m.Class != "" && !classRE.MatchString(m.Class):
 		return fmt.Errorf("class: %q is not E0, E1, E2, E3 or E4", m.Class)
 	case min(m.Reserve.Cents, m.Reserve.ComputeMillis, m.Reserve.EgressBytes, m.Reserve.Tokens) < 0:
