@@ -113,11 +113,11 @@ func (s *Service) enter(ctx context.Context, w *execute.Work, class string) (fun
 	end := func() {}
 	if q := s.classes[class]; q != nil {
 		var res execute.Result
-		if end, res = s.pass(ctx, w, q, "session-runner.concurrency"); end == nil {
+		if end, res = q.pass(ctx, w, &s.reports, "session-runner.concurrency"); end == nil {
 			return nil, res
 		}
 	}
-	leave, res := s.pass(ctx, w, s.queue, "session-runner.runs")
+	leave, res := s.queue.pass(ctx, w, &s.reports, "session-runner.runs")
 	if leave == nil {
 		end()
 		return nil, res
@@ -125,10 +125,11 @@ func (s *Service) enter(ctx context.Context, w *execute.Work, class string) (fun
 	return func() { leave(); end() }, res
 }
 
-// pass waits in one queue, whose number of running calls the given setting determines.
-func (s *Service) pass(ctx context.Context, w *execute.Work, q *queue, setting string) (leave func(), res execute.Result) {
+// pass is enter for one queue, whose number of running calls the given setting determines. It reports
+// the position of the call to reports.
+func (q *queue) pass(ctx context.Context, w *execute.Work, reports *progress, setting string) (leave func(), res execute.Result) {
 	leave, err := q.enter(ctx, w.Event.Tenant, w.Event.Actor, func(position int) {
-		s.reports.wait(w, position)
+		reports.wait(w, position)
 		w.Fact(contract.EventSandboxQueued, contract.Bytes(&events.SandboxQueued{CallID: w.Call.ID, Position: int64(position), Running: int64(q.runs)}))
 	})
 	if errors.Is(err, errQueueFull) || errors.Is(err, fair.ErrFull) {
