@@ -184,6 +184,14 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 			if a := do(t, gateway, work.ArtifactInfoQuery, work.ArtifactInfoRequest{Artifact: all[0].Artifact}, ""); a.Size != all[0].Size {
 				t.Errorf("%+v, %+v", a, all[0])
 			}
+			runner, part := service(t, m, "session-runner", 8), work.ArtifactPartRequest{Artifact: all[0].Artifact, Owner: "admin", Upload: all[0].Upload, Offset: 1}
+			if got := do(t, runner, work.ArtifactPartQuery, part, ""); string(got) != "ello" {
+				t.Errorf("%q", got)
+			}
+			part.Owner = "another"
+			do(t, runner, work.ArtifactPartQuery, part, contract.CodeNotFound)
+			part.Owner = ""
+			do(t, runner, work.ArtifactPartQuery, part, contract.CodeInvalidInput)
 			if u := do(t, gateway, work.ArtifactUsageQuery, work.ArtifactUsageRequest{}, ""); u.Used < all[0].Size || u.Quota <= u.Used {
 				t.Errorf("%+v", u)
 			}

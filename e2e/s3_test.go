@@ -17,7 +17,7 @@ import (
 
 // TestArtifactsInS3 shows that a mesh whose configuration names an S3 endpoint stores, reads,
 // holds and removes artifacts there, also after a restart, with credentials of the gateway that
-// cannot remove objects.
+// cannot remove objects, and that a pack reads an artifact of several parts there.
 func TestArtifactsInS3(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -91,5 +91,16 @@ func artifactsInS3(t *testing.T, m *harness.Mesh, e *s3test.Endpoint, restart fu
 	}
 	if got.JSON(t, &list); len(list) != 1 || list[0].Artifact == id {
 		t.Errorf("the list after the deletion: %s", got.Body)
+	}
+	db := filepath.Join(t.TempDir(), "tides.db")
+	if err := os.WriteFile(db, append(exampleDatabase(t), make([]byte, artifact.PartSize)...), 0o600); err != nil { // two parts; SQLite ignores what follows its pages
+		t.Fatal(err)
+	}
+	args := fmt.Sprintf(`{"database_artifact":%q,"query":"SELECT day FROM tides"}`, run("artifact", "put", db))
+	if n := uploads(); n != 2 {
+		t.Errorf("%d uploads in the bucket", n)
+	}
+	if out := run("pack", "run", "sql.query", args); !strings.Contains(out, "Monday") {
+		t.Errorf("a pack that reads an artifact in S3: %s", out)
 	}
 }

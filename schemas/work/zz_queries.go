@@ -14,6 +14,9 @@ var (
 	// ArtifactListQuery is work.artifact_list. The artifacts of a principal or, with an empty owner, of all principals of the tenant, newest first.
 	ArtifactListQuery = query.Query[ArtifactListRequest, []Artifact]{Info: query.Info{Service: "work", Verb: "artifact_list", Callers: []string{"gateway"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
 
+	// ArtifactPartQuery is work.artifact_part. Content of an artifact that a principal may read, for an executor that cannot read the store.
+	ArtifactPartQuery = query.Query[ArtifactPartRequest, []byte]{Info: query.Info{Service: "work", Verb: "artifact_part", Callers: []string{"session-runner"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
+
 	// ArtifactUsageQuery is work.artifact_usage. The space that the artifacts of a tenant take.
 	ArtifactUsageQuery = query.Query[ArtifactUsageRequest, ArtifactUsage]{Info: query.Info{Service: "work", Verb: "artifact_usage", Callers: []string{"gateway", "session-runner"}, Scope: query.OfTenant, View: "", Deadline: 60000 * time.Millisecond}}
 
@@ -121,6 +124,14 @@ type ArtifactListRequest struct {
 	Label  string `json:"label"`  // NAME=VALUE: only artifacts with this label; empty means all
 	Limit  int64  `json:"limit"`  // greatest number of items
 	Owner  string `json:"owner"`  // principal; empty means all
+}
+
+// ArtifactPartRequest is the request of work.artifact_part.
+type ArtifactPartRequest struct {
+	Artifact string `json:"artifact"` // id
+	Offset   int64  `json:"offset"`   // first byte of the part
+	Owner    string `json:"owner"`    // principal
+	Upload   string `json:"upload"`   // id of the upload
 }
 
 // ArtifactUsageRequest is the request of work.artifact_usage.

@@ -99,22 +99,42 @@ func content(ctx context.Context, env *run.Env, tenant, owner string, in pack.In
 		return execute.Fail(contract.CodeInvalidInput, "%s: the artifact has %d bytes, and the pack accepts %d", in.Member, a.Size, in.MaxBytes)
 	}
 	o := artifact.Object{Tenant: tenant, Service: a.Service, Upload: a.Upload, Size: a.Size, Digest: digest, Index: a.Index}
-	r, err := artifact.Open(ctx, artifact.Stream{Conn: env.Conn}, o)
-	if errors.Is(err, artifact.ErrNotFound) {
-		return execute.Fail(contract.CodeArtifactFailed, "%s: the content of the artifact is not in the stream ARTIFACTS: it was removed, or it is in S3, which packs cannot read", in.Member)
-	}
-	if err != nil {
-		return execute.Fail(contract.CodeArtifactFailed, "%s: the artifact cannot be read: %v", in.Member, err)
-	}
-	defer r.Close()
 	sum := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(sum, out), r); err != nil {
+	if err := copyContent(ctx, env, owner, id, o, io.MultiWriter(sum, out)); err != nil {
 		return execute.Fail(contract.CodeArtifactFailed, "%s: the artifact cannot be read: %v", in.Member, err)
 	}
 	if "sha256:"+hex.EncodeToString(sum.Sum(nil)) != o.Digest {
 		return execute.Fail(contract.CodeArtifactFailed, "%s: %v", in.Member, artifact.ErrCorrupt)
 	}
 	return execute.Result{}
+}
+
+// copyContent writes the content of an artifact to w. If it is not in the stream ARTIFACTS but in
+// S3, for which the session-runner has no credentials, work reads it.
+func copyContent(ctx context.Context, env *run.Env, owner, id string, o artifact.Object, w io.Writer) error {
+	r, err := artifact.Open(ctx, artifact.Stream{Conn: env.Conn}, o)
+	if err == nil {
+		defer r.Close()
+		_, err = io.Copy(w, r)
+		return err
+	}
+	if !errors.Is(err, artifact.ErrNotFound) {
+		return err
+	}
+	for at := int64(0); at < o.Size; {
+		part, err := rpc.Do(ctx, env.Queries.In(o.Tenant), queries.ArtifactPartQuery, queries.ArtifactPartRequest{Artifact: id, Offset: at, Owner: owner, Upload: o.Upload})
+		if err != nil {
+			return err
+		}
+		if len(part.Value) == 0 {
+			return io.ErrUnexpectedEOF
+		}
+		if _, err := w.Write(part.Value); err != nil {
+			return err
+		}
+		at += int64(len(part.Value))
+	}
+	return nil
 }
 
 // attach sets the standard input or the content of a call for a held sandbox to the content of the

@@ -3,8 +3,10 @@ package work
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -27,19 +29,51 @@ func (s *Service) queryList(ctx context.Context, q *events.ArtifactListRequest) 
 
 // queryInfo handles the query artifact_info.
 func (s *Service) queryInfo(ctx context.Context, q *events.ArtifactInfoRequest) (out events.Artifact, err error) {
+	err = s.readable(ctx, q.Artifact, q.Owner, q.Upload, func(a *shelf.Artifact, u *shelf.Upload) { out = describe(a, u) })
+	return out, err
+}
+
+// readable calls f with an artifact and the upload of it that an owner may read. If there is none,
+// it returns an error with the code not_found.
+func (s *Service) readable(ctx context.Context, id, owner, upload string, f func(*shelf.Artifact, *shelf.Upload)) error {
 	found, now := false, s.env.Emit.Now()
 	if err := s.read(ctx, func(v *shelf.View) {
-		a := v.Get(transient.Tenant(ctx), q.Artifact)
-		if u := a.Readable(q.Owner, q.Upload, now); u != nil {
-			out, found = describe(a, u), true
+		a := v.Get(transient.Tenant(ctx), id)
+		if u := a.Readable(owner, upload, now); u != nil {
+			f(a, u)
+			found = true
 		}
 	}); err != nil {
-		return out, err
+		return err
 	}
 	if !found {
-		return out, rpc.Errorf(contract.CodeNotFound, "no artifact of the caller has this id")
+		return rpc.Errorf(contract.CodeNotFound, "no artifact of the caller has this id")
 	}
-	return out, nil
+	return nil
+}
+
+// queryPart handles the query artifact_part.
+func (s *Service) queryPart(ctx context.Context, q *events.ArtifactPartRequest) ([]byte, error) {
+	if q.Owner == "" {
+		return nil, &rpc.Error{Code: contract.CodeInvalidInput, Param: "owner", Message: "owner: name the principal that owns the artifact"}
+	}
+	var o artifact.Object
+	if err := s.readable(ctx, q.Artifact, q.Owner, q.Upload, func(_ *shelf.Artifact, u *shelf.Upload) { o = u.Object(transient.Tenant(ctx)) }); err != nil {
+		return nil, err
+	}
+	r, err := artifact.Open(ctx, s.store, o)
+	if err == nil {
+		defer r.Close()
+		_, err = r.Seek(q.Offset, io.SeekStart)
+	}
+	var part []byte
+	if err == nil {
+		part, err = io.ReadAll(io.LimitReader(r, artifact.PartSize))
+	}
+	if err != nil {
+		return nil, rpc.Errorf(failed(err).ErrorCode, "%v", err)
+	}
+	return part, nil
 }
 
 // queryUsage handles the query artifact_usage.
