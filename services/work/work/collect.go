@@ -145,7 +145,7 @@ func (s *Service) serve() {
 	srv := &rpc.Server{Transport: s.env.Transport}
 	rpc.Serve(srv, events.ArtifactListQuery, s.queryList)
 	rpc.Serve(srv, events.ArtifactInfoQuery, s.queryInfo)
-	rpc.Serve(srv, events.ArtifactPartQuery, s.queryPart)
+	rpc.Serve(srv, events.ArtifactPartQuery, func(ctx context.Context, q *events.ArtifactPartRequest) ([]byte, error) { return queryPart(ctx, s, q) })
 	rpc.Serve(srv, events.ArtifactUsageQuery, s.queryUsage)
 	rpc.Serve(srv, events.PipelineRunQuery, s.pipelines.queryRun)
 	rpc.Serve(srv, events.PipelineRunsQuery, s.pipelines.queryRuns)

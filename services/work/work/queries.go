@@ -29,13 +29,13 @@ func (s *Service) queryList(ctx context.Context, q *events.ArtifactListRequest) 
 
 // queryInfo handles the query artifact_info.
 func (s *Service) queryInfo(ctx context.Context, q *events.ArtifactInfoRequest) (out events.Artifact, err error) {
-	err = s.readable(ctx, q.Artifact, q.Owner, q.Upload, func(a *shelf.Artifact, u *shelf.Upload) { out = describe(a, u) })
+	err = readable(ctx, s, q.Artifact, q.Owner, q.Upload, func(a *shelf.Artifact, u *shelf.Upload) { out = describe(a, u) })
 	return out, err
 }
 
 // readable calls f with an artifact and the upload of it that an owner may read. If there is none,
 // it returns an error with the code not_found.
-func (s *Service) readable(ctx context.Context, id, owner, upload string, f func(*shelf.Artifact, *shelf.Upload)) error {
+func readable(ctx context.Context, s *Service, id, owner, upload string, f func(*shelf.Artifact, *shelf.Upload)) error {
 	found, now := false, s.env.Emit.Now()
 	if err := s.read(ctx, func(v *shelf.View) {
 		a := v.Get(transient.Tenant(ctx), id)
@@ -53,12 +53,12 @@ func (s *Service) readable(ctx context.Context, id, owner, upload string, f func
 }
 
 // queryPart handles the query artifact_part.
-func (s *Service) queryPart(ctx context.Context, q *events.ArtifactPartRequest) ([]byte, error) {
+func queryPart(ctx context.Context, s *Service, q *events.ArtifactPartRequest) ([]byte, error) {
 	if q.Owner == "" {
 		return nil, &rpc.Error{Code: contract.CodeInvalidInput, Param: "owner", Message: "owner: name the principal that owns the artifact"}
 	}
 	var o artifact.Object
-	if err := s.readable(ctx, q.Artifact, q.Owner, q.Upload, func(_ *shelf.Artifact, u *shelf.Upload) { o = u.Object(transient.Tenant(ctx)) }); err != nil {
+	if err := readable(ctx, s, q.Artifact, q.Owner, q.Upload, func(_ *shelf.Artifact, u *shelf.Upload) { o = u.Object(transient.Tenant(ctx)) }); err != nil {
 		return nil, err
 	}
 	r, err := artifact.Open(ctx, s.store, o)
