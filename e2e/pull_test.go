@@ -26,12 +26,19 @@ import (
 )
 
 // pushed serves a registry, with TLS if ca is not nil, that has the image in an OCI
-// archive under the name tools and the tag latest. It returns the registry's host and
-// port.
-func pushed(t *testing.T, archive, digest string, ca *certs.Authority) string {
+// archive under the name tools and the tag latest. It requires login, USER:PASSWORD, unless it is
+// empty. It returns the registry's host and port.
+func pushed(t *testing.T, archive, digest string, ca *certs.Authority, login string) string {
 	t.Helper()
 	h := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	s := httptest.NewUnstartedServer(h)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); login != "" && user+":"+password != login {
+			w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
 	if ca != nil {
 		dir := t.TempDir()
 		ca.Write(t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), "registry")
@@ -89,18 +96,20 @@ func pushed(t *testing.T, archive, digest string, ca *certs.Authority) string {
 // certificate a configured authority signed, or on a loopback address without TLS;
 // that after a pull by one session-runner both run packs in the image, and a held
 // sandbox of it can be created; and that a registry that is not configured, one with
-// another authority, a wrong digest, a tag, a tenant's call, and a pull that the ceilings do not
+// another authority, a wrong or missing login, a wrong digest, a tag, a tenant's call, and a pull that the ceilings do not
 // permit are refused. The bytes of each pull are in flows on the ledger.
 func TestImagePull(t *testing.T) {
 	archives, digest := shellImages(t)
 	caFile := filepath.Join(t.TempDir(), "ca.crt")
 	ca, other := certs.NewAuthority(t, caFile), certs.NewAuthority(t, filepath.Join(t.TempDir(), "other.crt"))
 	archive := filepath.Join(archives, "shell.tar")
-	secure, plain, foreign := pushed(t, archive, digest, ca), pushed(t, archive, digest, nil), pushed(t, archive, digest, other)
+	secure, plain, foreign := pushed(t, archive, digest, ca, ""), pushed(t, archive, digest, nil, ""), pushed(t, archive, digest, other, "")
+	const password = "tr0ub4dor-of-the-test"
+	private := pushed(t, archive, digest, ca, "ann:"+password)
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			o, _ := boxedOptions(t)
-			o.Env = []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8", "BINNACLE_REGISTRY_CA=" + caFile, "BINNACLE_REGISTRIES=" + strings.Join([]string{secure, "http://" + plain, foreign}, ",")}
+			o.Env = []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8", "BINNACLE_REGISTRY_CA=" + caFile, "BINNACLE_REGISTRIES=" + strings.Join([]string{secure, "http://" + plain, foreign, private}, ","), "BINNACLE_REGISTRY_SECRETS=" + private + "=registry.private"}
 			m := start(t, o)
 			if name == "processes" {
 				m.StartService("session-runner-b", "session-runner")
@@ -130,6 +139,25 @@ func TestImagePull(t *testing.T) {
 			}
 			if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.say", "s-pull", `{}`); err != nil || r.Status != 503 {
 				t.Fatalf("the image is there already: %v %+v %s", err, r, r.Body)
+			}
+			if _, err := m.CLI("image", "pull", private+"/tools@"+digest); err == nil || !strings.Contains(err.Error(), "registry.private") {
+				t.Errorf("a login that is not stored: %v", err)
+			}
+			for _, c := range [][2]string{{"no login", "want \"USER:PASSWORD\""}, {"ann:wrong-0ne-of-the-test", "requires a login"}, {`{"username":"ann","password":"` + password + `"}`}} {
+				value, want := c[0], c[1]
+				if out, err := m.Operator().CLIStdin(value, "secret", "put", "registry.private"); err != nil {
+					t.Fatal(err, out)
+				}
+				out, err := m.CLI("image", "pull", private+"/tools@"+digest)
+				if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "0ne")) {
+					t.Errorf("%s: %q %v", value, out, err)
+				}
+			}
+			cli(t, m, "image", "gc")
+			for _, e := range ledger(t, m) {
+				if strings.Contains(string(e.Data), password) {
+					t.Errorf("%s contains the password", e.Name)
+				}
 			}
 			from := map[string]string{"one": plain, "processes": secure}[name]
 			if out := cli(t, m, "image", "pull", from+"/tools@"+digest, "--output", "json"); !strings.Contains(out, digest) {

@@ -181,6 +181,8 @@ type SessionRunner struct {
 	Registries []string `json:"registries"`
 	RegistryCA string   `json:"registry_ca"`
 
+	RegistrySecrets []string `json:"registry_secrets"`
+
 	RegistryHosts []string `json:"registry_hosts"`
 
 	MicroVM struct {

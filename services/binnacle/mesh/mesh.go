@@ -46,57 +46,58 @@ const DefaultTenant = "default"
 // Config configures a mesh in one process. Dir is required; the zero value of every
 // other field is usable.
 type Config struct {
-	Dir            string                   // folder of the mesh's state: keys, ledger, views
-	Addr           string                   // listen address of the gateway; default 127.0.0.1:8080
-	Tenant         string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
-	Packs          string                   // folder of packs; empty = none
-	PackKeys       sessionrunner.PackKeys   // keys whose signatures of archives of packs are trusted
-	Containerd     string                   // path of containerd's socket; empty = tier "container" is not available
-	EgressHosts    []string                 // hosts that tools may reach at most: exact, "*.suffix" or "*"; nil = every host that policy permits
-	EgressNetworks []string                 // special-use networks that tools may reach, such as 10.0.0.0/8
-	Images         string                   // folder of image archives and images.lock; empty = none
-	Warm           int                      // maximum number of containers that are prepared ahead of calls; 0 = none
-	Registries     []string                 // registries from which images may be pulled
-	RegistryHosts  []string                 // further hosts that image.pull may reach
-	RegistryCA     string                   // PEM file of the authorities of the registries; empty = those of the system
-	Runs           int                      // maximum number of sandboxes of calls at a time; 0 = 16
-	Queue          int                      // maximum number of calls that wait for a sandbox; 0 means none
-	Classes        []string                 // concurrency classes of packs, CLASS=N
-	MicroVM        string                   // containerd runtime of tier "microvm"; empty = that tier is not available
-	Sandboxes      sessionrunner.HeldConfig // held sandboxes of the session-runner
-	MaxArtifacts   int64                    // maximum size in bytes of the stream ARTIFACTS; 0 = no limit of its own
-	Artifacts      artifact.Collected       // store of the content of artifacts; nil = the stream ARTIFACTS
-	Collector      artifact.Collected       // the same store with the rights to remove; nil = Artifacts
-	ArtifactQuota  int64                    // maximum number of bytes of the artifacts of one tenant; 0 = 100 GB
-	Policies       []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
-	BundleServers  []string                 // servers from which policy downloads bundles: HOST, HOST:PORT or http://HOST:PORT; empty = none
-	Power          bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
-	Noop           bool                     // offer tool.noop, for benchmarks and tests
-	VaultKEK       []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
-	TokenEndpoints []string                 // servers from which the vault-broker obtains access tokens, like BundleServers
-	TokenCA        string                   // PEM file of the authority of their certificates; "" = the system's
-	Transit        vaultbroker.Transit      // key of Vault that wraps the vault's key-encryption key; none without a name
-	Vault          vaultbroker.Vault        // Vault server that stores secrets and content keys; its zero value = encrypted files in Dir
-	Mirror         bool                     // maintain a mirror of the ledger in a separate NATS account
-	NoSnapshots    bool                     // build every view from the ledger's first event, and store no snapshots
-	TLSCert        string                   // PEM files with the gateway's certificate and key; empty = plain HTTP
-	TLSKey         string
-	ClientCA       string      // PEM file of the authorities of clients' certificates
-	ClientCerts    string      // whether clients of the gateway present certificates: off, request or require; empty = off
-	ACME           config.ACME // authority from which the gateway obtains its certificate; none without domains. Without a folder it is acme in Dir
-	NATSCert       string      // PEM files with the NATS listener's certificate and key; empty = plain TCP
-	NATSKey        string
-	MaxStore       int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
-	NATSListen     string       // also listen for NATS clients on host:port; empty = in process only
-	OIDC           config.OIDC  // identity provider; without an issuer none
-	PublicURL      string       // URL under which browsers reach the gateway; empty = that of each request
-	JobWebhook     string       // URL that receives a notification, signed with keys/webhook.seed, of the end of each job; empty = none
-	ApprovalPage   string       // URL of the page for approvers that clients of MCP are offered, in which {call} stands for the id of a call; empty = none
-	Webhook        string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
-	Capture        string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
-	Process        *run.Process // provides live configuration and metrics to the services; nil = neither
-	TracesTo       string       // base URL of an OpenTelemetry collector; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT overrides it; without any of them there are no spans
-	LLM            llmrouter.Config
+	Dir             string                   // folder of the mesh's state: keys, ledger, views
+	Addr            string                   // listen address of the gateway; default 127.0.0.1:8080
+	Tenant          string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
+	Packs           string                   // folder of packs; empty = none
+	PackKeys        sessionrunner.PackKeys   // keys whose signatures of archives of packs are trusted
+	Containerd      string                   // path of containerd's socket; empty = tier "container" is not available
+	EgressHosts     []string                 // hosts that tools may reach at most: exact, "*.suffix" or "*"; nil = every host that policy permits
+	EgressNetworks  []string                 // special-use networks that tools may reach, such as 10.0.0.0/8
+	Images          string                   // folder of image archives and images.lock; empty = none
+	Warm            int                      // maximum number of containers that are prepared ahead of calls; 0 = none
+	Registries      []string                 // registries from which images may be pulled
+	RegistryHosts   []string                 // further hosts that image.pull may reach
+	RegistrySecrets []string                 // logins at registries, HOST=NAME of a secret
+	RegistryCA      string                   // PEM file of the authorities of the registries; empty = those of the system
+	Runs            int                      // maximum number of sandboxes of calls at a time; 0 = 16
+	Queue           int                      // maximum number of calls that wait for a sandbox; 0 means none
+	Classes         []string                 // concurrency classes of packs, CLASS=N
+	MicroVM         string                   // containerd runtime of tier "microvm"; empty = that tier is not available
+	Sandboxes       sessionrunner.HeldConfig // held sandboxes of the session-runner
+	MaxArtifacts    int64                    // maximum size in bytes of the stream ARTIFACTS; 0 = no limit of its own
+	Artifacts       artifact.Collected       // store of the content of artifacts; nil = the stream ARTIFACTS
+	Collector       artifact.Collected       // the same store with the rights to remove; nil = Artifacts
+	ArtifactQuota   int64                    // maximum number of bytes of the artifacts of one tenant; 0 = 100 GB
+	Policies        []string                 // bundles (.tar.gz) and Rego files; the Rego files together replace the built-in bundle; empty = only the built-in bundle
+	BundleServers   []string                 // servers from which policy downloads bundles: HOST, HOST:PORT or http://HOST:PORT; empty = none
+	Power           bool                     // sync events to disk before they are acted on or answered, so that a power failure loses none of them
+	Noop            bool                     // offer tool.noop, for benchmarks and tests
+	VaultKEK        []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
+	TokenEndpoints  []string                 // servers from which the vault-broker obtains access tokens, like BundleServers
+	TokenCA         string                   // PEM file of the authority of their certificates; "" = the system's
+	Transit         vaultbroker.Transit      // key of Vault that wraps the vault's key-encryption key; none without a name
+	Vault           vaultbroker.Vault        // Vault server that stores secrets and content keys; its zero value = encrypted files in Dir
+	Mirror          bool                     // maintain a mirror of the ledger in a separate NATS account
+	NoSnapshots     bool                     // build every view from the ledger's first event, and store no snapshots
+	TLSCert         string                   // PEM files with the gateway's certificate and key; empty = plain HTTP
+	TLSKey          string
+	ClientCA        string      // PEM file of the authorities of clients' certificates
+	ClientCerts     string      // whether clients of the gateway present certificates: off, request or require; empty = off
+	ACME            config.ACME // authority from which the gateway obtains its certificate; none without domains. Without a folder it is acme in Dir
+	NATSCert        string      // PEM files with the NATS listener's certificate and key; empty = plain TCP
+	NATSKey         string
+	MaxStore        int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
+	NATSListen      string       // also listen for NATS clients on host:port; empty = in process only
+	OIDC            config.OIDC  // identity provider; without an issuer none
+	PublicURL       string       // URL under which browsers reach the gateway; empty = that of each request
+	JobWebhook      string       // URL that receives a notification, signed with keys/webhook.seed, of the end of each job; empty = none
+	ApprovalPage    string       // URL of the page for approvers that clients of MCP are offered, in which {call} stands for the id of a call; empty = none
+	Webhook         string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
+	Capture         string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain
+	Process         *run.Process // provides live configuration and metrics to the services; nil = neither
+	TracesTo        string       // base URL of an OpenTelemetry collector; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT overrides it; without any of them there are no spans
+	LLM             llmrouter.Config
 }
 
 // Mesh is a running mesh. Its methods are safe for concurrent use.

@@ -100,6 +100,10 @@ func failedImages(kind string, err error) execute.Result {
 		return execute.Fail(contract.CodeImageUnpinned, "%v; or call with \"unpinned\": true, if policy allows it", err)
 	case errors.Is(err, containerd.ErrReference):
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
+	case errors.Is(err, errNoSecret):
+		return execute.Refused(err)
+	case errors.Is(err, containerd.ErrLogin), errors.Is(err, errLogin):
+		return execute.Fail(contract.CodeCredentialInvalid, "%s: %v; session-runner.registry_secrets names the secrets with logins", kind, err)
 	case errors.Is(err, errNoEgress), errors.As(err, &denied):
 		return execute.Fail(contract.CodeEgressRefused, "%s: %v", kind, err)
 	}

@@ -2,10 +2,13 @@ package sessionrunner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -31,7 +34,11 @@ func pull(ctx context.Context, s *Service, w *execute.Work, args *imageArgs) (im
 		return img, usage, fmt.Errorf("%w: %w", errNoEgress, err)
 	}
 	var bytes atomic.Int64
-	img, err = s.images.Pull(ctx, s.from, args.Ref, args.Unpinned, func(ctx context.Context) (net.Conn, error) {
+	login, err := registryLogin(ctx, w, s.from.Secret(args.Ref))
+	if err != nil {
+		return img, usage, err
+	}
+	img, err = s.images.Pull(ctx, s.from, args.Ref, args.Unpinned, login, func(ctx context.Context) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unix", proxy.Socket)
 		if err != nil {
 			return nil, err
@@ -40,6 +47,33 @@ func pull(ctx context.Context, s *Service, w *execute.Work, args *imageArgs) (im
 	})
 	usage.EgressBytes = bytes.Load()
 	return img, usage, err
+}
+
+// Errors of registryLogin: errNoSecret is wrapped together with the error of Work.Secret.
+var (
+	errLogin    = errors.New(`want "USER:PASSWORD", or a secret of type login`)
+	errNoSecret = errors.New("the login at the registry")
+)
+
+// registryLogin fetches the secret with a login at a registry. It returns nil for the name "".
+func registryLogin(ctx context.Context, w *execute.Work, name string) (*url.Userinfo, error) {
+	if name == "" {
+		return nil, nil
+	}
+	value, err := w.Secret(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoSecret, err)
+	}
+	user, password, ok := strings.Cut(value, ":")
+	if strings.HasPrefix(value, "{") {
+		var login struct{ Username, Password string }
+		err = json.Unmarshal([]byte(value), &login)
+		user, password, ok = login.Username, login.Password, err == nil
+	}
+	if !ok || user == "" || password == "" {
+		return nil, fmt.Errorf("secret %s: %w", name, errLogin)
+	}
+	return url.UserPassword(user, strings.TrimSuffix(password, "\n")), nil
 }
 
 // countedConn is a connection that adds the number of its bytes to a counter.
@@ -63,12 +97,12 @@ func (c *countedConn) Write(b []byte) (int, error) {
 }
 
 // imageToolsOf returns the documents of imageTools, of which that of image.pull has the rules for the
-// registries.
+// registries, and the secrets with logins.
 func imageToolsOf(g *containerd.Registries) []contract.Tool {
 	out := slices.Clone(imageTools)
 	for i := range out {
 		if out[i].Kind == kindImagePull {
-			out[i].EgressRules = g.Rules()
+			out[i].EgressRules, out[i].Secrets = g.Rules(), g.Grants()
 		}
 	}
 	return out

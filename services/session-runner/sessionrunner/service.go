@@ -58,6 +58,8 @@ type Config struct {
 	MicroVM    string   // containerd runtime of tier "microvm"; empty means that the tier is not available
 	Held       HeldConfig
 
+	RegistrySecrets []string // logins at registries: HOST=NAME, the name of a secret that begins with "registry."
+
 	RegistryHosts []string // further hosts, to which registries redirect or from which they require tokens: HOST or HOST:PORT
 }
 
@@ -104,6 +106,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	if s.from, err = containerd.ParseRegistries(s.Registries, s.RegistryHosts, s.RegistryCA); err != nil {
+		return err
+	}
+	if err := s.from.Secrets(s.RegistrySecrets); err != nil {
 		return err
 	}
 	if s.wasi, err = wasi.Open(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,8 +29,9 @@ const maxImage = 8 << 30
 // the image that the registry has under the tag, whose digest is in the result. The image is
 // found by its digest alone, as after Import. Every byte to and from the registry passes through
 // connections that dial opens, which must lead to a proxy of the egress-broker; a request that it does
-// not permit is a *DeniedError. Pull is cancelled when ctx is done.
-func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bool, dial func(context.Context) (net.Conn, error)) (Image, error) {
+// not permit is a *DeniedError. login is for the registry, and is sent to it and to the server of tokens
+// that it names; nil means none. Pull is cancelled when ctx is done.
+func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bool, login *url.Userinfo, dial func(context.Context) (net.Conn, error)) (Image, error) {
 	if err := g.Check(ref, unpinned); err != nil {
 		return Image{}, err
 	}
@@ -40,7 +42,7 @@ func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bo
 		return Image{}, err
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
-	root, err := g.download(ctx, ref, s.client.ContentStore(), dial)
+	root, err := g.download(ctx, ref, s.client.ContentStore(), login, dial)
 	if err != nil {
 		return Image{}, err
 	}
@@ -50,9 +52,9 @@ func (s *Store) Pull(ctx context.Context, g *Registries, ref string, unpinned bo
 	return s.addBase(ctx, root)
 }
 
-// download adds the blobs of an image in a registry to a store, and returns the image's descriptor. dial
-// is that of Pull.
-func (g *Registries) download(ctx context.Context, ref string, store content.Store, dial func(context.Context) (net.Conn, error)) (root v1.Descriptor, err error) {
+// download adds the blobs of an image in a registry to a store, and returns the image's descriptor. login
+// and dial are those of Pull.
+func (g *Registries) download(ctx context.Context, ref string, store content.Store, login *url.Userinfo, dial func(context.Context) (net.Conn, error)) (root v1.Descriptor, err error) {
 	host, digest, err := g.parse(ref)
 	if err != nil {
 		return root, err
@@ -66,6 +68,9 @@ func (g *Registries) download(ctx context.Context, ref string, store content.Sto
 		if denied := through.denied.Load(); err != nil && denied != nil {
 			err = denied
 		}
+		if err != nil && loginRE.MatchString(err.Error()) {
+			err = fmt.Errorf("%w: %w", ErrLogin, err)
+		}
 	}()
 	client := through.client()
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: func(of string) ([]docker.RegistryHost, error) {
@@ -73,7 +78,10 @@ func (g *Registries) download(ctx context.Context, ref string, store content.Sto
 			return nil, fmt.Errorf("%s is not the registry %s", of, host)
 		}
 		return []docker.RegistryHost{{Client: client, Host: host, Scheme: g.hosts[host], Path: "/v2", Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
-			Authorizer: docker.NewDockerAuthorizer(docker.WithAuthClient(client))}}, nil
+			Authorizer: docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthCreds(func(of string) (string, string, error) {
+				password, _ := login.Password()
+				return login.Username(), password, nil
+			}))}}, nil
 	}})
 	name, root, err := resolver.Resolve(ctx, ref)
 	if err != nil {
@@ -91,6 +99,10 @@ func (g *Registries) download(ctx context.Context, ref string, store content.Sto
 	}
 	return root, nil
 }
+
+// loginRE matches the errors of package docker for the status 401, most of which have no value of their
+// own.
+var loginRE = regexp.MustCompile(`401 Unauthorized|authorization failed|invalid authorization`)
 
 // urlRE matches a URL. Its second group is the host.
 var urlRE = regexp.MustCompile(`https?://([^/?#\s"]*@)?([^/?#\s"]*)[^\s"]*`)

@@ -25,9 +25,10 @@ import (
 
 // Registries are the registries from which images may be pulled.
 type Registries struct {
-	hosts map[string]string // scheme by host and port
-	rules []contract.EgressRule
-	ca    string // PEM file of the authorities that sign the registries' certificates; "" means those of the system
+	hosts   map[string]string // scheme by host and port
+	secrets map[string]string // name of the secret with the login, by host and port
+	rules   []contract.EgressRule
+	ca      string // PEM file of the authorities that sign the registries' certificates; "" means those of the system
 }
 
 // ParseRegistries reads a list of registries, each HOST, HOST:PORT or http://HOST:PORT. HTTP
@@ -66,6 +67,50 @@ func ParseRegistries(list, more []string, ca string) (*Registries, error) {
 	return out, nil
 }
 
+// RegistrySecrets is the pattern of the names of secrets with logins at registries.
+const RegistrySecrets = "registry.*"
+
+// Secrets sets the logins: each item of the list is HOST=NAME or HOST:PORT=NAME, a registry and the
+// name of the secret with its login, which matches RegistrySecrets.
+func (g *Registries) Secrets(list []string) error {
+	g.secrets = map[string]string{}
+	for _, item := range list {
+		host, name, _ := strings.Cut(item, "=")
+		switch {
+		case g.hosts[host] == "":
+			return fmt.Errorf("session-runner.registry_secrets: %q: %s is not one of session-runner.registries", item, host)
+		case !secretRE.MatchString(name):
+			return fmt.Errorf("session-runner.registry_secrets: %q: the name of the secret must begin with registry. and have at most 64 characters of [A-Za-z0-9._-]", item)
+		case g.secrets[host] != "":
+			return fmt.Errorf("session-runner.registry_secrets: %s has two secrets", host)
+		}
+		g.secrets[host] = name
+	}
+	return nil
+}
+
+// Secret returns the name of the secret with the login at the registry of a reference, or "" if the
+// configuration names none.
+func (g *Registries) Secret(ref string) string {
+	host, _, _ := strings.Cut(ref, "/")
+	return g.secrets[host]
+}
+
+// Grants returns what the executor of pulls may receive: the secrets with logins, for the registries
+// that have one, or nothing.
+func (g *Registries) Grants() []contract.SecretGrant {
+	if len(g.secrets) == 0 {
+		return nil
+	}
+	grant := contract.SecretGrant{Name: RegistrySecrets}
+	for _, authority := range slices.Sorted(maps.Keys(g.secrets)) {
+		if host, _, _, err := netrule.ParseAuthority(authority, 443); err == nil && !slices.Contains(grant.Hosts, host) {
+			grant.Hosts = append(grant.Hosts, host)
+		}
+	}
+	return []contract.SecretGrant{grant}
+}
+
 // permit adds the rule for requests to a host, unless there is one.
 func (g *Registries) permit(authority, scheme string) error {
 	r, fallback := contract.EgressRule{Mode: netrule.Passthrough}, 443
@@ -88,11 +133,15 @@ func (g *Registries) Rules() []contract.EgressRule { return g.rules }
 
 var (
 	digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	secretRE = regexp.MustCompile(`^registry\.[A-Za-z0-9._-]{1,55}$`)
 	tagRE    = regexp.MustCompile(`:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`) // at the end of a name
 )
 
-// Errors of Pull for references that it does not accept.
+// Errors of Pull. The last two are for references that it does not accept.
 var (
+	// ErrLogin is wrapped by the error of Pull if the registry requires a login, or rejects the one
+	// that it got.
+	ErrLogin     = errors.New("the registry requires a login, or rejects this one")
 	ErrReference = errors.New("reference of an image")
 	ErrUnpinned  = errors.New("the image is named without a digest: write HOST/NAME@sha256:…")
 )

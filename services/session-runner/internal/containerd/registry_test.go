@@ -101,7 +101,7 @@ func (p *testProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(w, resp.Body)
 		return
 	}
-	far, err := net.Dial("tcp", r.Host)
+	far, err := net.Dial("tcp", strings.Replace(r.Host, "example.com", "127.0.0.1", 1)) // a name in the certificate of net/http/httptest
 	if err != nil {
 		w.WriteHeader(http.StatusBadGateway)
 		return
@@ -218,7 +218,7 @@ func TestDownload(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			root, err := g.download(t.Context(), hosts[0]+"/tools@"+image.manifest.String(), store, proxy.dial)
+			root, err := g.download(t.Context(), hosts[0]+"/tools@"+image.manifest.String(), store, nil, proxy.dial)
 			if c.permits > 0 && (c.permits == 2 || !c.elsewhere) {
 				if err != nil || root.Digest != image.manifest {
 					t.Fatal(root, err)
