@@ -72,6 +72,11 @@ func (m *MicroVM) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, err
 	return out, err
 }
 
+// createTime is the maximum time for the creation of a container's first process. A runtime that
+// hangs would otherwise keep the calls that use it, and their places in the queue, until the
+// session-runner restarts. Tests change it.
+var createTime = 30 * time.Second
+
 // servingWithin is the timeout of Serving.
 const servingWithin = 700 * time.Millisecond
 

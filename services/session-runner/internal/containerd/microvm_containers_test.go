@@ -16,8 +16,8 @@ import (
 )
 
 // TestMicroVM shows that runs of tier microvm are made by the configured runtime, which the
-// attestation names, cold and prepared; that a runtime that the host does not have, and a run
-// with a network, are refused as unavailable; that tier container can still be used; and that
+// attestation names, cold and prepared; that a runtime that the host does not have, one that hangs,
+// and a run with a network are refused as unavailable; that tier container can still be used; and that
 // nothing is left. The host of the tests has no runtime with a kernel of its own, so the
 // runtime is the shim of runc under another name: the test shows the selection, and not the
 // isolation of a virtual machine.
@@ -60,6 +60,15 @@ func TestMicroVM(t *testing.T) {
 	_, err = NewMicroVM(r, "io.containerd.absent.v2").Run(t.Context(), run(p, "echo", time.Minute))
 	if missing := (*MissingRuntime)(nil); !errors.As(err, &missing) || !Unavailable(err) || !strings.Contains(err.Error(), "session-runner.microvm.runtime") {
 		t.Errorf("a runtime that is not installed: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "containerd-shim-hangs-v2"), []byte("#!/bin/sh\nexec sleep 20\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	usual := createTime
+	createTime = time.Second
+	_, err = NewMicroVM(r, "io.containerd.hangs.v2").Run(t.Context(), run(p, "echo", time.Minute))
+	if createTime = usual; !Unavailable(err) || !strings.Contains(err.Error(), "not created within 1s") {
+		t.Errorf("a runtime that hangs: %v", err)
 	}
 	s := run(p, "echo", time.Minute)
 	s.Egress = &sandbox.Egress{}

@@ -105,7 +105,14 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	c.stdin = out
 	stdin := &closing{r: in, eof: make(chan struct{})}
 	undo = append(undo, func() { _, _ = in.Close(), out.Close(); stdin.end(); c.folders.close() })
-	if c.task, err = ctr.NewTask(rpc, r.host.streams(stdin, c.stdout, c.stderr)); err != nil {
+	creating, cancel := context.WithCancel(rpc)
+	undo = append(undo, cancel) // only then, because the streams of the task also use the context
+	expired := time.AfterFunc(createTime, cancel)
+	c.task, err = ctr.NewTask(creating, r.host.streams(stdin, c.stdout, c.stderr))
+	if !expired.Stop() && err != nil {
+		err = fmt.Errorf("not created within %v: %w", createTime, err)
+	}
+	if err != nil {
 		if p.runtime != "" {
 			return nil, &MissingRuntime{p.runtime, err}
 		}
