@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
@@ -224,6 +225,7 @@ type Pending struct {
 	Event *contract.Event
 
 	executor  string
+	allowedTo atomic.Pointer[string] // the executor that policy has addressed the call to; nil if that event was not passed to Expects
 	kind      string
 	ch        chan Outcome
 	escalated chan contract.Escalated
@@ -255,12 +257,20 @@ func (c *Pending) handOut(e *contract.Event) {
 }
 
 // Expects reports whether an event of the call was recorded by a service that may do so:
-// policy, or, for claims and outcomes, the call's executor. It logs an event that it
-// rejects.
+// policy, or, for claims and outcomes, the call's executor. That is the one of the Request or, for
+// a call that Join returned, the one to which an event addressed it that was passed to Expects
+// before, or else the one of the catalog, which does not have tools that were retired since. It
+// logs an event that it rejects.
 func (c *Pending) Expects(e *contract.Event) bool {
 	from, want := e.Service(), c.executor
-	if from == "policy" {
+	if from == services.Policy {
+		if e.Name == contract.EventAllowed && e.Target != "" {
+			c.allowedTo.Store(&e.Target)
+		}
 		return true
+	}
+	if to := c.allowedTo.Load(); want == "" && to != nil {
+		want = *to
 	}
 	if want == "" && c.p.ExecutorOf != nil {
 		want = c.p.ExecutorOf(c.kind)

@@ -86,44 +86,79 @@ func (p *Past) read(ctx context.Context, e *contract.Event, call *propose.Pendin
 	}
 }
 
-// deliver reads the session's events from sequence from on. If from is 0, it begins with
+// deliver delivers the event that newest returns, unless it is the expiry of the call. It returns
+// the sequence at which the next read begins.
+func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64, known Known) (next uint64, err error) {
+	en, x, next, err := p.newest(ctx, e, call, from, known)
+	if err != nil || x == nil || x.Name == contract.EventStartExpired { // the outcome of an expired call is recorded soon after its expiry
+		return next, err
+	}
+	return next, p.Proposer.Deliver(en)
+}
+
+// newest reads the session's events from sequence from on. If from is 0, it begins with
 // the event in known, or at the time of the proposal if known cannot be used. Of the
 // events that change the state of the call and come from a service that may record them,
-// it delivers the newest one, unless that one is the expiry of the call. It returns the
-// sequence at which the next read begins.
-func (p *Past) deliver(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64, known Known) (next uint64, err error) {
-	var newest eventlog.Entry
-	expired := false
+// it returns the newest one, or nil if there is none. next is the sequence at which the next
+// read begins; it is 0 with an error.
+func (p *Past) newest(ctx context.Context, e *contract.Event, call *propose.Pending, from uint64, known Known) (en eventlog.Entry, event *contract.Event, next uint64, err error) {
 	if from == 0 {
-		if en, ok := known.entry(call); ok {
-			newest, expired, from = en, known.Last.Name == contract.EventStartExpired, known.At+1
+		if k, ok := known.entry(call); ok {
+			if from = known.At + 1; k.Seq > 0 {
+				en, event = k, known.Last
+			}
 		}
 	}
 	if from == 0 {
 		at, err := contract.ParseTime(e.Time)
 		if err != nil {
-			return 0, err
+			return en, nil, 0, err
 		}
 		if from, err = eventlog.Since(ctx, p.Ledger, at); err != nil {
-			return 0, err
+			return en, nil, 0, err
 		}
 	}
-	for en, err := range p.Ledger.Scan(ctx, bus.SessionFilter(e.Tenant, e.Session), from) {
+	for found, err := range p.Ledger.Scan(ctx, bus.SessionFilter(e.Tenant, e.Session), from) {
 		if err != nil {
-			return 0, err
+			return en, nil, 0, err
 		}
-		from = en.Seq + 1
-		if contract.PeekCallID(en.Data) != e.CallID {
+		from = found.Seq + 1
+		if contract.PeekCallID(found.Data) != e.CallID {
 			continue
 		}
-		if x, err := eventlog.Open(en, bus.SessionFilter(e.Tenant, e.Session)); err == nil && moves(x) && call.Expects(x) {
-			newest, expired = en, x.Name == contract.EventStartExpired
+		if x, err := eventlog.Open(found, bus.SessionFilter(e.Tenant, e.Session)); err == nil && moves(x) && call.Expects(x) {
+			en, event = found, x
 		}
 	}
-	if newest.Seq > 0 && !expired { // the outcome of an expired call is recorded soon after its expiry
-		return from, p.Proposer.Deliver(newest)
+	return en, event, from, nil
+}
+
+// Watch reports the changes of the state of a call that was proposed earlier. Past.Watch makes it.
+// One goroutine at a time may use it.
+type Watch struct {
+	*propose.Pending
+	past  *Past
+	known Known
+	from  uint64 // ledger sequence at which the next read begins; 0: not known yet
+}
+
+// Watch returns a Watch for the call c, which the event e proposed. known is as for Follow. If this
+// gateway proposed the call, the gateway's reader delivers its escalation and its outcome to the
+// channels of the Watch. Other changes, and all those of another gateway's call, are found by
+// Next. The caller must close the Watch.
+func (p *Past) Watch(e *contract.Event, c *contract.Call, known Known) *Watch {
+	return &Watch{Pending: p.Proposer.Join(e, c), past: p, known: known}
+}
+
+// Next reads from the ledger what was recorded since the previous Next, or since known. It returns
+// the newest event that has changed the state of the call, or nil if there is none. A failed read
+// is repeated by the next Next.
+func (w *Watch) Next(ctx context.Context) (*contract.Event, error) {
+	_, e, next, err := w.past.newest(ctx, w.Event, w.Pending, w.from, w.known)
+	if err == nil {
+		w.from = next
 	}
-	return from, nil
+	return e, err
 }
 
 // moves reports whether an event changes the state of a pending call.

@@ -32,6 +32,7 @@ type mesh struct {
 	t     *testing.T
 	log   *counted
 	first *contract.Event // event that proposed the call
+	by    string          // the executor of the call according to the catalog, or "" if the tool was retired
 	call  contract.Call
 	past  *Past
 }
@@ -41,12 +42,12 @@ const anExecutor = "session-runner"
 // newMesh returns a mesh with a call that gateway gw1 proposed. within is the time to
 // report the outcome if the caller executes the call, or else 0.
 func newMesh(t *testing.T, within time.Duration) *mesh {
-	m := &mesh{t: t, log: &counted{}, call: contract.Call{ID: "c-AAAAAAAAAAAAAAAAAAAAAAAAAA", Kind: "tool.x", ReportWithin: within.Milliseconds()}}
+	m := &mesh{t: t, log: &counted{}, by: anExecutor, call: contract.Call{ID: "c-AAAAAAAAAAAAAAAAAAAAAAAAAA", Kind: "tool.x", ReportWithin: within.Milliseconds()}}
 	gw := &emit.Emitter{Log: m.log, Tenant: "t", Source: "gateway/gw1", Now: time.Now}
 	m.first = gw.New(contract.EventCallProposed, "s-1", []byte("{}"), nil)
 	m.first.ID, m.first.Actor, m.first.Session, m.first.CallID, m.first.Origin = contract.IDProposal+m.call.ID, "alice", "s-1", m.call.ID, "gw1"
 	m.append(m.first)
-	m.past = &Past{Ledger: m.log, Instance: "gw1", Proposer: &propose.Proposer{Emit: gw, Instance: "gw1", ExecutorOf: func(string) string { return anExecutor }}}
+	m.past = &Past{Ledger: m.log, Instance: "gw1", Proposer: &propose.Proposer{Emit: gw, Instance: "gw1", ExecutorOf: func(string) string { return m.by }}}
 	return m
 }
 
@@ -245,4 +246,83 @@ func (m *mesh) again() *contract.Event {
 	e := *m.first
 	e.ID = "e-again"
 	return &e
+}
+
+// TestWatch shows which changes of a call Next returns, at the gateway that proposed the call and
+// at another one, with the state known from audit's index or not, and that each is returned once.
+// After the tool was retired, the outcome is accepted from the executor that policy has named only.
+func TestWatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		instance string
+		by       string // the executor according to the catalog
+		before   string // the newest event that audit's index has: "proposal", "allowed", "claim" or "" for none
+	}{
+		"by the gateway that proposed it":    {"gw1", anExecutor, "proposal"},
+		"elsewhere":                          {"gw2", anExecutor, "proposal"},
+		"elsewhere, its state is not known":  {"gw2", anExecutor, ""},
+		"retired tool":                       {"gw2", "", "proposal"},
+		"retired tool, the call is allowed":  {"gw2", "", "allowed"},
+		"retired tool, the call has started": {"gw2", "", "claim"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMesh(t, 0)
+				m.past.Instance, m.by = c.instance, c.by
+				allows := func() *contract.Event {
+					e := (&emit.Emitter{Log: m.log, Tenant: "t", Source: "policy/p1", Now: time.Now}).New(contract.EventAllowed, "s-1", []byte("{}"), m.first)
+					e.Target = anExecutor
+					m.append(e)
+					return e
+				}
+				claims := func() eventlog.Entry { return m.record(anExecutor, contract.EventEffectStarted, []byte("{}")) }
+				known := Known{Last: m.first, At: m.log.Size()}
+				switch c.before {
+				case "":
+					known = Known{}
+				case "allowed":
+					known.Last = allows()
+				case "claim":
+					allows()
+					known.Last, _ = eventlog.Open(claims(), eventlog.Every)
+				}
+				if c.before != "" {
+					known.At = m.log.Size()
+				}
+				w := m.past.Watch(m.first, &m.call, known)
+				defer w.Close()
+				next := func(want string) {
+					t.Helper()
+					e, err := w.Next(t.Context())
+					if err != nil || (e == nil) != (want == "") || e != nil && (e.Name != want || e.CallID != m.call.ID) {
+						t.Errorf("%v %v, want %q", e, err, want)
+					}
+				}
+				if c.before == "allowed" || c.before == "claim" {
+					next(known.Last.Name)
+				} else {
+					next("")
+					allows()
+					next(contract.EventAllowed)
+				}
+				next("")
+				if c.before != "claim" {
+					claims()
+					next(contract.EventEffectStarted)
+				}
+				m.ends("llm-router")
+				next("")
+				_ = m.past.Proposer.Deliver(m.ends(anExecutor))
+				select {
+				case out := <-w.Outcome():
+					if out.Event.Name != contract.EventEffectRecorded {
+						t.Error(out.Event)
+					}
+				default:
+					t.Error("the reader's outcome was not received")
+				}
+				next(contract.EventEffectRecorded)
+				next("")
+			})
+		})
+	}
 }

@@ -13,9 +13,12 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/await"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/durable"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 )
 
 // Names of server-sent events.
@@ -119,11 +122,13 @@ func (s *API) progressing(c echo.Context, r propose.Request) (end func() *eventS
 	}
 }
 
-// watchEvery is the interval at which the state of a call is read for a stream.
+// watchEvery is the interval at which the events of a call are read from the ledger for a stream.
 const watchEvery = time.Second
 
 // watch responds with the states of a call as server-sent events, one for each change; the last
-// one contains the outcome. An error before the first event is an ordinary response; a later one
+// one contains the outcome. Audit's index is queried for the call at the beginning only: after that
+// its events are read from the ledger, and the gateway's reader ends the wait of the gateway that
+// proposed the call. An error before the first event is an ordinary response; a later one
 // ends the stream unless it is retryable. The stream counts in Streams, and it is aborted when the
 // caller's access ends.
 func (s *API) watch(c echo.Context, who *auth.Caller) error {
@@ -134,11 +139,16 @@ func (s *API) watch(c echo.Context, who *auth.Caller) error {
 	defer leave()
 	ctx, end := s.Gate.WatchReads(c.Request().Context(), who, false)
 	defer end()
+	call, last, err := s.watched(ctx, who, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	defer call.Close()
 	st := &eventStream{c: c}
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
-		out, err := s.current(ctx, who, c.Param("id"))
+		out, err := s.current(ctx, who.Tenant, last)
 		switch {
 		case ctx.Err() != nil && c.Request().Context().Err() == nil && st.begun:
 			panic(http.ErrAbortHandler) // the client is still connected, but its access has ended
@@ -149,14 +159,51 @@ func (s *API) watch(c echo.Context, who *auth.Caller) error {
 		case err != nil && !retryable(err):
 			return st.fail(err, func(err error) { s.Log.Error("request failed", "path", c.Path(), "err", err) })
 		}
-		if err := st.changed(out, err == nil); err != nil || out.ReceiptID != "" {
+		if gone := st.changed(out, err == nil); gone != nil || err == nil && out.ReceiptID != "" {
 			return nil // the client has disconnected, or has the outcome
 		}
-		select {
-		case <-ctx.Done():
-		case <-tick.C:
-		}
+		last = next(ctx, call, tick.C, last)
 	}
+}
+
+// watched returns a Watch of a call and the newest event of it that audit's index has. Its errors
+// are those of State.
+func (s *API) watched(ctx context.Context, who *auth.Caller, id string) (*await.Watch, *contract.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
+	defer cancel()
+	last, at, err := s.lastOf(ctx, who, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, err := s.Runner.Queries.In(who.Tenant).Event(ctx, audit.ProposalQuery, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	var call contract.Call
+	if first == nil || contract.Decode(first.Data, &call) != nil {
+		return nil, nil, apierr.Unavailable("the proposal of call " + id + " cannot be read now")
+	}
+	return s.Past.Watch(first, &call, await.Known{Last: last, At: at}), last, nil
+}
+
+// next waits for tick, or for the escalation or the outcome of a call, and returns the newest event
+// of the call: last if no other one is found, or if the ledger cannot be read now. It returns last
+// when ctx is done.
+func next(ctx context.Context, call *await.Watch, tick <-chan time.Time, last *contract.Event) *contract.Event {
+	select {
+	case <-ctx.Done():
+		return last
+	case out := <-call.Outcome():
+		return out.Event
+	case <-call.Escalated():
+	case <-tick:
+	}
+	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
+	defer cancel()
+	if e, err := call.Next(ctx); err == nil && e != nil {
+		return e
+	}
+	return last
 }
 
 // changed sends state if read is set and state differs from the one that was sent last. Otherwise

@@ -125,8 +125,8 @@ func TestQueuePosition(t *testing.T) {
 }
 
 // TestProgressOfJob shows that the state of a running call has its progress, as a document and as
-// a stream that ends with the outcome, for its caller only, and that the stream has comments
-// while nothing changes.
+// a stream that ends with the outcome, for its caller only, that the stream has comments while
+// nothing changes, and that it queries audit at its beginning only.
 func TestProgressOfJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := edgetest.New(t, gateway.Config{}, "tool.echo")
@@ -145,12 +145,49 @@ func TestProgressOfJob(t *testing.T) {
 		fixed := func(json.RawMessage) (any, error) { return map[string]any{"percent": 50, "reported": true}, nil }
 		m.Answers[edgetest.Executor+" call_progress"] = fixed
 		began := time.Now()
+		m.Queried()
 		got := events(m.Do("GET", path+"/"+id, alice, "", sse))
+		if all := strings.Join(m.Queried(), ";"); strings.Count(all, "audit") != 2 || strings.Count(all, "call_progress") < 10 {
+			t.Error("queries:", all)
+		}
 		if len(got) < 4 || !strings.Contains(got[0], `"percent":50`) || got[1] != ":" || !strings.Contains(got[len(got)-1], `"status":"succeeded"`) || time.Since(began) > time.Minute {
 			t.Error(time.Since(began), got)
 		}
 		if got := events(m.Do("GET", path+"/"+id, alice, "", sse)); len(got) != 1 || !strings.Contains(got[0], `"output":{"text":"hi"}`) || strings.Contains(got[0], "progress") {
 			t.Error("after the end:", got)
+		}
+	})
+}
+
+// TestStatesOfCall shows that a stream of the states of a call has an event for each change, also
+// for those that the gateway's reader does not receive, and ends when the outcome is recorded.
+func TestStatesOfCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgetest.New(t, gateway.Config{}, "tool.echo")
+		alice := m.Token("alice", token.Tools)
+		calls := make(chan *edgetest.Call, 1)
+		m.Execute = func(c *edgetest.Call) { calls <- c }
+		id, _ := m.Do("POST", path, alice, echo, "Prefer: respond-async").Doc["call_id"].(string)
+		c := <-calls
+		go func() {
+			time.Sleep(2300 * time.Millisecond)
+			c.Escalate()
+			time.Sleep(2300 * time.Millisecond)
+			allowed := c.Allow()
+			time.Sleep(2300 * time.Millisecond)
+			m.Record(edgetest.Executor, contract.EventEffectStarted, c.Proposal.Session, []byte("{}"), allowed)
+			time.Sleep(2300 * time.Millisecond)
+			c.Succeed([]byte(`{"text":"hi"}`))
+		}()
+		began := time.Now()
+		got := events(m.Do("GET", path+"/"+id, alice, "", "Accept: text/event-stream"))
+		if took := time.Since(began); took != 9200*time.Millisecond || len(got) != 5 {
+			t.Fatal(took, got)
+		}
+		for i, status := range []string{"proposed", "pending_approval", "allowed", "running", "succeeded"} {
+			if !strings.Contains(got[i], `"status":"`+status+`"`) {
+				t.Errorf("event %d: %s, want the status %s", i, got[i], status)
+			}
 		}
 	})
 }

@@ -160,7 +160,13 @@ func (s *API) State(c echo.Context) error {
 	if acceptsEvents(c) {
 		return s.watch(c, who)
 	}
-	out, err := s.current(c.Request().Context(), who, c.Param("id"))
+	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
+	defer cancel()
+	last, _, err := s.lastOf(ctx, who, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	out, err := s.current(ctx, who.Tenant, last)
 	if err != nil {
 		return err
 	}
@@ -170,12 +176,25 @@ func (s *API) State(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-// current returns the state of a call with, while it runs, its progress or its position in the
-// queue. Its errors are those of State.
-func (s *API) current(ctx context.Context, who *auth.Caller, id string) (CallState, error) {
+// lastOf returns the newest event of a call that audit's index has, and the ledger sequence up to
+// which no event of the call is newer, or 0 if that is unknown. Its errors are those of State.
+func (s *API) lastOf(ctx context.Context, who *auth.Caller, id string) (*contract.Event, uint64, error) {
+	e, at, err := s.Runner.Queries.In(who.Tenant).LastAt(ctx, id)
+	if err != nil {
+		return nil, 0, err
+	}
+	if e == nil || !who.Is(e) && !slices.Contains(who.Scopes, token.Audit) {
+		return nil, 0, apierr.NotFound("no call " + id)
+	}
+	return e, at, nil
+}
+
+// current returns the state of a call, given its newest event, with, while it runs, its progress or
+// its position in the queue. Its errors are those of State.
+func (s *API) current(ctx context.Context, tenant string, e *contract.Event) (CallState, error) {
 	ctx, cancel := context.WithTimeout(ctx, queries.Timeout)
 	defer cancel()
-	out, e, err := s.StateOf(ctx, who, id)
+	out, err := s.stateBy(ctx, tenant, e)
 	if err == nil && out.Status == running {
 		n, _ := NoticeOf(ctx, s.Runner.Queries, e)
 		if out.Queued = n.Queued; n.Reported {
@@ -188,24 +207,27 @@ func (s *API) current(ctx context.Context, who *auth.Caller, id string) (CallSta
 // StateOf returns the state of a call, without its progress and its position in a queue, and the
 // event that determines it. Its errors are those of State.
 func (s *API) StateOf(ctx context.Context, who *auth.Caller, id string) (CallState, *contract.Event, error) {
-	e, err := s.Runner.Queries.In(who.Tenant).Last(ctx, id)
+	e, _, err := s.lastOf(ctx, who, id)
 	if err != nil {
 		return CallState{}, nil, err
 	}
-	if e == nil || !who.Is(e) && !slices.Contains(who.Scopes, token.Audit) {
-		return CallState{}, nil, apierr.NotFound("no call " + id)
-	}
+	out, err := s.stateBy(ctx, who.Tenant, e)
+	return out, e, err
+}
+
+// stateBy returns the state of a call in a tenant, given its newest event.
+func (s *API) stateBy(ctx context.Context, tenant string, e *contract.Event) (CallState, error) {
 	out := CallState{CallID: e.CallID, Session: e.Session, Status: proposed, Poll: pollOf(e.CallID)}
 	ref, err := out.fold(e)
 	if err == nil && ref != nil {
-		if out.Output, err = s.Blobs.In(who.Tenant).Open(ctx, ref); err != nil {
+		if out.Output, err = s.Blobs.In(tenant).Open(ctx, ref); err != nil {
 			err = apierr.Unreadable(out.CallID, err)
 		}
 	}
 	if err == nil && out.ErrorCode == contract.CodeInvalidInput && ofSchema(out.ReasonCode) {
-		s.Places().in(ctx, &out, who.Tenant)
+		s.Places().in(ctx, &out, tenant)
 	}
-	return out, e, err
+	return out, err
 }
 
 // fold sets the state of a call from its newest event. It returns the output if the call
