@@ -150,6 +150,15 @@ func (c *env) table(doc any, columns []output.Column, rows func(g *output.Grid))
 	return c.tables(doc, &g)
 }
 
+// listed writes the items of a list in JSON Lines, one on each line, and otherwise does what table
+// does. It is for commands whose document contains more than the list.
+func (c *env) listed(doc, items any, columns []output.Column, rows func(g *output.Grid)) error {
+	if c.format == output.JSONL {
+		doc = items
+	}
+	return c.table(doc, columns, rows)
+}
+
 // tables writes a document or, for the table format, several tables.
 func (c *env) tables(doc any, grids ...*output.Grid) error {
 	var failed error

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -71,9 +72,12 @@ func (i *identity) row() []string {
 	return []string{i.ID, i.Delegate + " for " + i.Principal + ": " + strings.Join(i.Kinds, " ") + ", " + state}
 }
 
+// alsoListed holds the kinds of identities that a list in JSON Lines also has, by the kind of the list.
+var alsoListed = map[string][]string{"invitation": {"link", "group", "groups"}, "session": {"consent"}, "delegation": {"revocation"}}
+
 // newIdentityListCmd returns the subcommand list of the command parent. As a table it
-// lists the identities of a kind; in a structured format it prints the identities of
-// every kind.
+// lists the identities of a kind, and in JSON Lines also those that the variable alsoListed names. As
+// one document it prints the identities of every kind.
 func newIdentityListCmd(c *env, parent, kind, short string) *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
@@ -104,10 +108,16 @@ func listIdentities(ctx context.Context, c *env, kind, at string) error {
 	if err := c.get(ctx, path, &doc); err != nil {
 		return err
 	}
-	return c.table(doc, identityColumns[kind], func(g *output.Grid) {
-		for i := range doc.Identities {
-			if doc.Identities[i].Kind == kind {
-				g.Add(doc.Identities[i].row()...)
+	var items []identity
+	for _, i := range doc.Identities {
+		if i.Kind == kind || slices.Contains(alsoListed[kind], i.Kind) {
+			items = append(items, i)
+		}
+	}
+	return c.listed(doc, items, identityColumns[kind], func(g *output.Grid) {
+		for _, i := range items {
+			if i.Kind == kind {
+				g.Add(i.row()...)
 			}
 		}
 	})

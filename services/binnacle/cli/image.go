@@ -122,11 +122,12 @@ func imageCall(ctx context.Context, c *env, kind string, args map[string]any) er
 			Tools        []string
 		}
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
+	var whole struct{ Images []json.RawMessage }
+	if err := errors.Join(json.Unmarshal(raw, &doc), json.Unmarshal(raw, &whole)); err != nil {
 		return err
 	}
 	columns := []output.Column{{Heading: "DIGEST"}, {Heading: "NAME", Min: 8}, {Heading: "MIB"}, {Heading: "PACKS"}}
-	return c.table(raw, columns, func(g *output.Grid) {
+	return c.listed(raw, whole.Images, columns, func(g *output.Grid) {
 		for _, i := range doc.Images {
 			g.Add(i.Digest, cmp.Or(i.Name, "-"), fmt.Sprintf("%.1f", float64(i.Size)/(1<<20)), cmp.Or(strings.Join(i.Tools, ","), "-"))
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -200,11 +201,12 @@ func listServers(ctx context.Context, c *env) error {
 			Offers   []string
 		}
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
+	var whole struct{ Servers, Virtual []json.RawMessage }
+	if err := errors.Join(json.Unmarshal(raw, &doc), json.Unmarshal(raw, &whole)); err != nil {
 		return err
 	}
 	columns := []output.Column{{Heading: "NAME"}, {Heading: "URL", Min: 8}, {Heading: "TRANSPORT"}, {Heading: "OFFERS"}, {Heading: "CHANGED"}, {Heading: "ERROR", Min: 8}}
-	return c.table(raw, columns, func(g *output.Grid) {
+	return c.listed(raw, append(whole.Servers, whole.Virtual...), columns, func(g *output.Grid) {
 		for _, s := range doc.Servers {
 			changed := 0
 			for _, t := range s.Tools {

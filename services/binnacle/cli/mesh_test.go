@@ -85,8 +85,8 @@ func alone(t *testing.T) {
 
 const packs = `[{"name":"cmd.upper","version":"v1","description":"Upper case."},{"name":"cmd.spin","version":"v2","description":"Spins."}]`
 
-// TestTables checks that an empty list is printed as nothing by default and as a heading
-// line with --output table, and that the command tools prints its list in each format. Each
+// TestTables checks that an empty list is printed as nothing by default and in JSON
+// Lines, and as a heading line with --output table, and that the command tools prints its list in each format. Each
 // command that is named list, runs or schedules has an entry, or a check of its own below.
 func TestTables(t *testing.T) {
 	alone(t)
@@ -144,6 +144,9 @@ func TestTables(t *testing.T) {
 		code, out, errOut := invoke(t, append(args, "--output", "table")...)
 		if code != exitOK || !strings.HasPrefix(out, x.heading) || strings.Contains(out, "\x1b") {
 			t.Errorf("%s --output table: %d %q %s", line, code, out, errOut)
+		}
+		if code, out, errOut := invoke(t, append(args, "--output", "jsonl")...); code != exitOK || out != "" && line != "policy limits" { // two lists, one document
+			t.Errorf("%s --output jsonl: %d %q %s", line, code, out, errOut)
 		}
 	}
 	addr, _ := answers(t, map[string]string{"POST /api/v1/calls": `{"output":{"default":"deny","entries":[],"listed":[]},"status":"succeeded"}`})

@@ -54,7 +54,12 @@ and tar. Exits with code 1 if the command fails; the patch is written also then.
 		Example:           "  binnacle run --image agents --egress -- claude -p 'Fix the failing test'\n  binnacle run --image shell --apply -- sh -c 'date > built.txt'",
 		Args:              takes(1, 256),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(cmd *cobra.Command, argv []string) error { return runInSandbox(cmd.Context(), c, &o, argv) },
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if o.image == "" {
+				return fail(exitUsage, "run requires --image; 'binnacle run --help' explains it")
+			}
+			return runInSandbox(cmd.Context(), c, &o, argv)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.image, "image", "", "`IMAGE` of the sandbox, as for 'sandbox create'")
@@ -68,7 +73,6 @@ and tar. Exits with code 1 if the command fails; the patch is written also then.
 	f.Int64Var(&o.memory, "memory", 0, "memory limit in `MIB`; 0 is what policy permits")
 	f.Int64Var(&o.disk, "disk", 64, "room in `MIB` for what the command writes, in memory, beside three times the workspace")
 	f.DurationVar(&o.within, "within", 0, "time after which the command is killed, with --egress at most 10m; 0 is what policy permits, but at most 1h10m")
-	_ = cmd.MarkFlagRequired("image")
 	return cmd
 }
 
