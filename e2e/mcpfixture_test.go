@@ -40,17 +40,17 @@ func newFixture(t *testing.T) string {
 	add("test_reconnection", none, nil, func(_ context.Context, r *mcp.CallToolRequest, _ map[string]any) (*mcp.CallToolResult, error) {
 		r.Extra.CloseSSEStream(mcp.CloseSSEStreamArgs{RetryAfter: 10 * time.Millisecond})
 		time.Sleep(100 * time.Millisecond)
-		return said("reconnected"), nil
+		return textResult("reconnected"), nil
 	})
 	add("greet", `{"type":"object","properties":{"name":{"type":"string"}}}`, nil, func(_ context.Context, _ *mcp.CallToolRequest, args map[string]any) (*mcp.CallToolResult, error) {
-		return said(fmt.Sprintf("Hello, %v!", args["name"])), nil
+		return textResult(fmt.Sprintf("Hello, %v!", args["name"])), nil
 	})
 	add("slow_compute", `{"type":"object","properties":{"seconds":{"type":"number"},"label":{"type":"string"}}}`, nil, func(ctx context.Context, _ *mcp.CallToolRequest, args map[string]any) (*mcp.CallToolResult, error) {
 		seconds, _ := args["seconds"].(float64)
 		if seconds > 0 && !pause(ctx, long+time.Duration(seconds*float64(time.Second))) {
 			return nil, ctx.Err()
 		}
-		return said("computed"), nil
+		return textResult("computed"), nil
 	})
 	add("failing_job", none, required, func(ctx context.Context, _ *mcp.CallToolRequest, _ map[string]any) (*mcp.CallToolResult, error) {
 		pause(ctx, long)
@@ -68,7 +68,7 @@ func newFixture(t *testing.T) string {
 			return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{"user_name": question("user_name")}, RequestState: "asked"}, nil
 		}
 		pause(ctx, long)
-		return said(fmt.Sprintf("Hello, %v!", a.Content["name"])), nil
+		return textResult(fmt.Sprintf("Hello, %v!", a.Content["name"])), nil
 	})
 	old := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})
 	young := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})
@@ -86,8 +86,8 @@ func newFixture(t *testing.T) string {
 	return h.Listener.Addr().String()
 }
 
-// said returns a result with a text.
-func said(text string) *mcp.CallToolResult {
+// textResult returns a result with a text.
+func textResult(text string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
@@ -126,6 +126,6 @@ func asks(names ...string) func(context.Context, *mcp.CallToolRequest, map[strin
 		if len(open) > 0 {
 			return &mcp.CallToolResult{InputRequests: open, RequestState: strings.Join(answered, " ")}, nil
 		}
-		return said("done"), nil
+		return textResult("done"), nil
 	}
 }

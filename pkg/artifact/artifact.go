@@ -107,7 +107,7 @@ func InlineUpload(tenant, session, call string) string {
 	return contract.IDUpload + inline + hex.EncodeToString(sum[:16])
 }
 
-// IsInline reports whether an id has the form of those of InlineUpload.
+// IsInline reports whether an id has the form of those that InlineUpload returns.
 func IsInline(upload string) bool { return strings.HasPrefix(upload, contract.IDUpload+inline) }
 
 // ID returns the id of the artifact with a digest, or "" if the digest is malformed. The

@@ -243,8 +243,8 @@ func (w *work) evaluate(ctx context.Context, end time.Time, condition string) (b
 	return run(ectx, w.t, chromedp.Evaluate[bool](`Boolean(`+condition+`)`))
 }
 
-// state returns an expression of JavaScript whose value, "missing", "hidden" or "visible", is that of
-// the first element that matches the selector.
+// state returns a JavaScript expression whose value is the state of the first element that matches
+// the selector: "missing", "hidden" or "visible".
 func state(selector string) string {
 	return `((e) => { if (!e) return "missing"; const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0 && getComputedStyle(e).visibility === "visible" ? "visible" : "hidden" })(document.querySelector(` + literal(selector) + `))`
 }

@@ -244,7 +244,7 @@ func TestDeclaredViews(t *testing.T) {
 		have[d.Name] = true
 	}
 	for _, s := range services.Programs() {
-		if s.Name == services.SessionRunner { // pkg/execute and a substitute run under its name
+		if s.Name == services.SessionRunner { // the schedules run pkg/execute with a substitute under this name, without the views of the service
 			continue
 		}
 		for _, v := range s.Views {

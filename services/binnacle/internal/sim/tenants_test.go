@@ -34,7 +34,7 @@ const createdLimits = `{"limits":[{"id":"all","level":"environment","measure":"c
 // time in it.
 type scene struct {
 	older   bool // the run begins with the ledger of an earlier release, whose cell is opened during the run
-	tenants int  // number of tenants that are created, from the beginning of created
+	tenants int  // number of tenants that are created: the first ones in the variable created
 	stops   int  // number of the decision with draws at whose append the instance stops; 0: none stops
 }
 

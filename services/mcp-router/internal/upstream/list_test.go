@@ -17,8 +17,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestList checks what List returns for servers with some of the capabilities, and which list
-// its error names. It requests no list without its capability.
+// TestList checks what List returns for servers with some of the capabilities, and which list its
+// error names. List must not request a list for which the server has no capability.
 func TestList(t *testing.T) {
 	tools := func(s *mcp.Server) {
 		s.AddTool(&mcp.Tool{Name: "t", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, nil })

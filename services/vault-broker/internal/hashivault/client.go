@@ -273,7 +273,7 @@ func (c *Client) appRole(ctx context.Context) (*api.Secret, error) {
 		s, err := c.api.Logical().UnwrapWithContext(ctx, id)
 		if err != nil {
 			if status(err) == http.StatusBadRequest || status(err) == http.StatusForbidden {
-				return nil, fmt.Errorf("%w: the wrapping token in %s has been used or has expired; if this vault-broker has not used it, somebody else has read the secret id, so revoke that; then put a new wrapping token there", backend.ErrDenied, c.cfg.SecretIDFile)
+				return nil, fmt.Errorf("%w: the wrapping token in %s has been used or has expired; if this vault-broker has not used it, another process has read the secret id, so revoke that; then put a new wrapping token there", backend.ErrDenied, c.cfg.SecretIDFile)
 			}
 			return nil, err
 		}

@@ -126,7 +126,7 @@ type View struct {
 	// What follows is derived from all, so that the time of a list or a collection does not grow
 	// with the number of artifacts that are kept.
 	ordered map[key]*order        // uploads by tenant and principal, and by tenant alone
-	bytes   map[string]int64      // by tenant: size of the uploads that were not deleted
+	bytes   map[string]int64      // by tenant: size of the uploads that were not deleted and whose content was not removed
 	ending  map[*Upload]*Artifact // uploads that were deleted, or whose retention has an end
 }
 
