@@ -109,12 +109,12 @@ const TransientReader = "mailbox"
 // Trust is the reader of the events of provision, which include the events that publish
 // and revoke keys, and of the events by which policy creates and changes tenants. Every
 // instance has it.
-var Trust = Reader{Name: "trust", Stream: Events, Filters: append([]string{Filter{Service: "provision"}.String()},
-	Filters("policy", contract.EventTenantCreated, contract.EventTenantQuotaSet, contract.EventTenantResumed, contract.EventTenantSuspended)...)}
+var Trust = Reader{Name: "trust", Stream: Events, Filters: append([]string{Filter{Service: services.Provision}.String()},
+	Filters(services.Policy, contract.EventTenantCreated, contract.EventTenantQuotaSet, contract.EventTenantResumed, contract.EventTenantSuspended)...)}
 
 // KeyFilters returns the filters of the events that publish and revoke keys.
 func KeyFilters() []string {
-	return Filters("provision", contract.EventKeyPublished, contract.EventKeyRevoked)
+	return Filters(services.Provision, contract.EventKeyPublished, contract.EventKeyRevoked)
 }
 
 // Control is the reader from which an instance that starts effects receives the
@@ -136,7 +136,7 @@ func ExecutorControl(executor string) Reader {
 
 // FreezeFilters returns the filters of the events that freeze and unfreeze the mesh.
 func FreezeFilters() []string {
-	return Filters("policy", contract.EventMeshFrozen, contract.EventMeshUnfrozen)
+	return Filters(services.Policy, contract.EventMeshFrozen, contract.EventMeshUnfrozen)
 }
 
 // readers returns the declared readers and the readers that every instance has.
@@ -171,7 +171,7 @@ func (w *Work) Consumer(service string) string { return service + "-" + w.Name }
 // AllowedFilter returns the filter of the events that allow calls to an executor. These
 // events are the executor's work.
 func AllowedFilter(executor string) string {
-	return Filter{Service: "policy", Event: contract.EventAllowed + "_" + executor}.String()
+	return Filter{Service: services.Policy, Event: contract.EventAllowed + "_" + executor}.String()
 }
 
 // Decisions returns filters that select the events by which policy decides calls
@@ -188,7 +188,7 @@ func Decisions() []string {
 // AllowedInSession returns the filter of the events that allow calls of one session to
 // an executor.
 func AllowedInSession(tenant, executor, session string) string {
-	return Filter{Tenant: tenant, Service: "policy", Event: contract.EventAllowed + "_" + executor, Key: session}.String()
+	return Filter{Tenant: tenant, Service: services.Policy, Event: contract.EventAllowed + "_" + executor, Key: session}.String()
 }
 
 // Allows reports whether a subject has the event name that allows a call to the
@@ -199,7 +199,7 @@ func Allows(subject, executor string) bool {
 
 // HandOutFilter selects the events that allow calls which the callers of an instance
 // execute themselves. It is for a Reader, since it contains "{instance}".
-var HandOutFilter = Filter{Service: "policy", Origin: "{instance}", Event: contract.EventAllowed + "_" + contract.CallerExecutor}.String()
+var HandOutFilter = Filter{Service: services.Policy, Origin: "{instance}", Event: contract.EventAllowed + "_" + contract.CallerExecutor}.String()
 
 // ExecutorWork returns the work consumer that every executor has.
 func ExecutorWork(executor string) Work {

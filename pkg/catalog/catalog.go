@@ -22,10 +22,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Filters select the events from which the catalog is built.
-var Filters = append(bus.Filters("", contract.EventToolRegistered, contract.EventToolRetired), bus.Filters("policy", contract.EventToolApproved)...)
+var Filters = append(bus.Filters("", contract.EventToolRegistered, contract.EventToolRetired), bus.Filters(services.Policy, contract.EventToolApproved)...)
 
 // Catalog is the view of the tools, by kind of call. The tools, and the approvals of the
 // cell, are the same for every tenant; In returns them with the approvals of one tenant.
@@ -105,7 +106,7 @@ func (c *Catalog) Apply(cell string, e *contract.Event) error {
 // approve applies an approval of a tool document. It ignores an approval by a service
 // other than policy.
 func (c *Catalog) approve(cell string, e *contract.Event) error {
-	if e.Service() != "policy" {
+	if e.Service() != services.Policy {
 		return nil
 	}
 	var a contract.ToolApproved
@@ -256,7 +257,7 @@ func (t Tools) Approved(kind string) (digest string, explicit bool) {
 // because a changed document is approved by calling one of them.
 func (t Tools) Drifted(d *contract.Tool, digest string) bool {
 	approved, _ := t.Approved(d.Kind)
-	return d.Executor != "policy" && approved != digest
+	return d.Executor != services.Policy && approved != digest
 }
 
 // Digest returns a digest of the registered tools with their first and approved digests,

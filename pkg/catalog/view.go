@@ -7,10 +7,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // ViewFilters select the events from which a View is built.
-var ViewFilters = append(slices.Clone(Filters), bus.Filters("provision", contract.EventKeyPublished, contract.EventCellOpened)...)
+var ViewFilters = append(slices.Clone(Filters), bus.Filters(services.Provision, contract.EventKeyPublished, contract.EventCellOpened)...)
 
 // View is a Catalog that reads from the ledger which tenant is the cell's: the one of the
 // first root key until the cell is opened, and contract.CellTenant after that. The tools

@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // State is the state of the freeze as one instance has read it from the ledger. The
@@ -101,7 +102,7 @@ func (z *State) Load(ctx context.Context) error {
 			return err
 		}
 		for _, name := range [...]string{contract.EventMeshFrozen, contract.EventMeshUnfrozen} {
-			all, err := cell.History(ctx, z.Emit.Log, bus.Filter{Service: "policy", Event: name})
+			all, err := cell.History(ctx, z.Emit.Log, bus.Filter{Service: services.Policy, Event: name})
 			if err != nil {
 				return err
 			}

@@ -13,10 +13,11 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Executor is the name of the service that sends requests to language models.
-const Executor = "llm-router"
+const Executor = services.LLMRouter
 
 // Kinds of calls to language models, one per API.
 const (

@@ -11,13 +11,14 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Keyword is the member of an output schema that holds an Offer.
 const Keyword = "x-mcp"
 
 // Executor is the service whose tool documents contain offers.
-const Executor = "mcp-router"
+const Executor = services.MCPRouter
 
 // Prefixes of the kinds of calls of a server. The kinds of a tool and of a
 // prompt end in its name in the mesh, the others in the server's name; for

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
@@ -78,7 +79,7 @@ func sealInfo(purpose string, parts ...string) string {
 }
 
 // vaultBroker is the only service from which secrets are accepted.
-const vaultBroker = "vault-broker"
+const vaultBroker = services.VaultBroker
 
 // ValidInbox reports whether id is a valid id of an inbox for sealed values: contract.IDSecretInbox
 // and up to 57 characters of [A-Za-z0-9_-]. The prefix distinguishes it from the other

@@ -8,11 +8,12 @@ package main
 import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/audit/audit"
 )
 
 func main() {
-	run.Main("audit", func(_ run.Keys, c *config.Config) (run.Service, error) {
+	run.Main(services.Audit, func(_ run.Keys, c *config.Config) (run.Service, error) {
 		return &audit.Service{Config: audit.Config{Dir: c.Audit.State, Durability: c.Durability}}, nil
 	})
 }

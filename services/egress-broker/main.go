@@ -9,11 +9,12 @@ package main
 import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/egressbroker"
 )
 
 func main() {
-	run.Main("egress-broker", func(_ run.Keys, c *config.Config) (run.Service, error) {
+	run.Main(services.EgressBroker, func(_ run.Keys, c *config.Config) (run.Service, error) {
 		return &egressbroker.Service{Config: egressbroker.Config{Dir: c.EgressBroker.Sockets, Hosts: c.EgressBroker.Hosts, Networks: c.EgressBroker.Networks, Endpoints: egressbroker.EndpointsOf(c)}}, nil
 	})
 }

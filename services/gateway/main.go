@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/password"
 )
@@ -24,7 +25,7 @@ import (
 // main runs the gateway. It reads the key file token.pub, the Ed25519 public key in hex
 // that verifies bearer tokens, and, if a webhook is configured, webhook.seed.
 func main() {
-	run.Main("gateway", func(keys run.Keys, c *config.Config) (run.Service, error) {
+	run.Main(services.Gateway, func(keys run.Keys, c *config.Config) (run.Service, error) {
 		text, err := keys.Text("token.pub")
 		if err != nil {
 			return nil, err

@@ -8,9 +8,10 @@ package main
 import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/judge/judge"
 )
 
 func main() {
-	run.Main("judge", func(run.Keys, *config.Config) (run.Service, error) { return &judge.Service{}, nil })
+	run.Main(services.Judge, func(run.Keys, *config.Config) (run.Service, error) { return &judge.Service{}, nil })
 }

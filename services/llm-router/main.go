@@ -8,11 +8,12 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 )
 
 func main() {
-	run.Main("llm-router", func(_ run.Keys, c *config.Config) (run.Service, error) {
+	run.Main(services.LLMRouter, func(_ run.Keys, c *config.Config) (run.Service, error) {
 		s := &llmrouter.Service{}
 		if d := c.LLMRouter.Document; d.Given() {
 			doc, where, err := d.Read("/llm-router/document")

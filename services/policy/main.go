@@ -8,6 +8,7 @@ package main
 import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/policy"
 )
 
@@ -15,7 +16,7 @@ import (
 // configuration file lists bundles and Rego files; if it lists no Rego file, the built-in
 // bundle is used after the listed bundles.
 func main() {
-	run.Main("policy", func(keys run.Keys, c *config.Config) (run.Service, error) {
+	run.Main(services.Policy, func(keys run.Keys, c *config.Config) (run.Service, error) {
 		return &policy.Service{Config: policy.Config{P0File: keys.Path("p0.json"), P1Files: c.Policy.Bundles}}, nil
 	})
 }

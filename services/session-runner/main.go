@@ -11,6 +11,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 )
 
@@ -20,7 +21,7 @@ const samples = "/packs"
 // main uses the example packs if no folder of packs is configured and the folder samples
 // exists.
 func main() {
-	run.Main("session-runner", func(_ run.Keys, c *config.Config) (run.Service, error) {
+	run.Main(services.SessionRunner, func(_ run.Keys, c *config.Config) (run.Service, error) {
 		packKeys, err := sessionrunner.ParsePackKeys(c.SessionRunner.PackKeys)
 		if err != nil {
 			return nil, err

@@ -11,13 +11,14 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
 // main reads the key-encryption key from the file vault.kek, unless the configuration
 // names another source, and the seal key from the file vault.seal.
 func main() {
-	run.Main("vault-broker", func(keys run.Keys, c *config.Config) (run.Service, error) {
+	run.Main(services.VaultBroker, func(keys run.Keys, c *config.Config) (run.Service, error) {
 		if err := private.NotDumpable(); err != nil {
 			return nil, err
 		}

@@ -11,11 +11,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/artifact/s3"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/work/work"
 )
 
 func main() {
-	run.Main("work", func(_ run.Keys, c *config.Config) (run.Service, error) {
+	run.Main(services.Work, func(_ run.Keys, c *config.Config) (run.Service, error) {
 		store, err := s3.FromConfig(&c.Artifacts.S3, true)
 		if err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Run checks a store. s has the rights of a service that stores parts under the name
@@ -68,7 +69,7 @@ func stored(ctx context.Context, t *testing.T, c artifact.Collected, began time.
 	var got, listed []string
 	for _, upload := range []string{"u-a", "u-b", "u-c"} {
 		b, err := c.Get(ctx, key(upload, 0))
-		at, err2 := c.Begun(ctx, artifact.Parts{Tenant: "t", Service: "gateway", Upload: upload})
+		at, err2 := c.Begun(ctx, artifact.Parts{Tenant: "t", Service: services.Gateway, Upload: upload})
 		switch {
 		case err == nil && err2 == nil && string(b) == upload && at.Sub(began).Abs() < time.Minute:
 			got = append(got, upload)
@@ -77,7 +78,7 @@ func stored(ctx context.Context, t *testing.T, c artifact.Collected, began time.
 		}
 	}
 	if err := c.Uploads(ctx, func(p artifact.Parts) error {
-		if p.Tenant != "t" || p.Service != "gateway" {
+		if p.Tenant != "t" || p.Service != services.Gateway {
 			t.Errorf("an upload %+v", p)
 		}
 		listed = append(listed, p.Upload)
@@ -110,7 +111,7 @@ func ended(t *testing.T, s artifact.Collected) {
 	ctx, end := context.WithCancel(t.Context())
 	end()
 	_, get := s.Get(ctx, key("u-b", 0))
-	_, begun := s.Begun(ctx, artifact.Parts{Tenant: "t", Service: "gateway", Upload: "u-b"})
+	_, begun := s.Begun(ctx, artifact.Parts{Tenant: "t", Service: services.Gateway, Upload: "u-b"})
 	for what, err := range map[string]error{"Put": s.Put(ctx, key("u-d", 0), nil), "Get": get, "Begun": begun} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s after the end of its context: %v", what, err)

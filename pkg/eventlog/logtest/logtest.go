@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Run tests appends, conflicts and reads of an implementation of eventlog.Log. open
@@ -128,7 +129,7 @@ func claimOrExpiry(t *testing.T, l eventlog.Log) {
 	for i := range 50 {
 		won.Store(0)
 		var wg sync.WaitGroup
-		for _, by := range []string{"session-runner", "policy"} {
+		for _, by := range []string{services.SessionRunner, "policy"} {
 			wg.Go(func() {
 				_, err := l.Append(ctx, "evt.t."+by+".gw1.effect_started.s-1", fmt.Sprint("claim:", i), []byte(`{"by":"`+by+`"}`))
 				if err == nil {

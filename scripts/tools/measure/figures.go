@@ -54,7 +54,7 @@ func (t *tree) figures() []figure {
 	}
 	out = append(out, t.complexity()...)
 	out = append(out, t.tests()...)
-	out = append(out, t.documents(), t.sampled(), t.mutants(), t.executor(), t.literals("event names", t.isEventName), t.subjectLiterals(), t.idLiterals(), t.literals("error codes", t.isCode()), t.literals("reason codes", t.isReason), t.decoders())
+	out = append(out, t.documents(), t.sampled(), t.mutants(), t.executor(), t.literals("event names", t.isEventName), t.subjectLiterals(), t.idLiterals(), t.literals("error codes", t.isCode()), t.literals("reason codes", t.isReason), t.serviceLiterals(), t.decoders())
 	for i := range out {
 		out[i].enforced = enforced[out[i].name]
 	}

@@ -137,6 +137,19 @@ func a() { emit.NewID(kind) }`, ids},
 			}
 		}
 	}
+	for code, want := range map[string]float64{
+		`var a = bus.Declaration{Service: "work", Slots: 2}`:                                                        1,
+		`func a(e *E) bool { return e.Service() == "gateway" || e.Executor != "work" }`:                             2,
+		`func a() { run.Main("mcp-router") }`:                                                                       1,
+		`func a(e *E) bool { return e.Service() == services.Work || e.Name == "work" }; const b, c = "work", "mcp"`: 0,
+	} {
+		files := map[string]string{"services/a/x.go": code, "services/a/x_test.go": code, "pkg/core/contract/x.go": code + "\nconst Caller = \"gateway\"",
+			"pkg/services/x.go": "const Work, MCP, Gateway = \"work\", \"mcp-router\", contract.Caller\nvar all = []Service{{Name: Work}, {Name: MCP}, {Name: Gateway}}"}
+		registries(files)
+		if got := treeOf(t, t.TempDir(), files).serviceLiterals(); got.n != want {
+			t.Errorf("%s: %q, want %v", code, got.detail, want)
+		}
+	}
 	files := map[string]string{"services/llm-router/llmrouter/x.go": `const a, b = "cache.ttl_ms", "cache.>"`, "services/a/x.go": `const a = "cache.ttl_ms"`}
 	registries(files)
 	if got := treeOf(t, t.TempDir(), files).subjectLiterals(); got.n != 2 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
@@ -57,7 +58,7 @@ func ofMesh(e *contract.Event) bool {
 // system records a trust or policy event, and the state that the view derives from the
 // first key and from cell_opened.
 func (w *writer) system(e *contract.Event, where place) error {
-	if e.Name == contract.EventKeyPublished && e.Service() == "provision" && getUint(w.tx, kMesh) == 0 {
+	if e.Name == contract.EventKeyPublished && e.Service() == services.Provision && getUint(w.tx, kMesh) == 0 {
 		if err := putUint(w.tx, kMesh, uint64(where.tenant)); err != nil {
 			return err
 		}
@@ -176,7 +177,7 @@ func (w *writer) inWrongTenant(e *contract.Event) string {
 		return ""
 	case cell || meshOnly(e):
 		return e.Name + " in tenant " + e.Tenant + ", want " + contract.CellTenant
-	case contract.Reserved(e.Tenant) && (e.Service() != "policy" || !budgetEvents[e.Name]):
+	case contract.Reserved(e.Tenant) && (e.Service() != services.Policy || !budgetEvents[e.Name]):
 		return e.Name + " by " + e.Service() + " in tenant " + e.Tenant + ", which has only budgets"
 	}
 	return ""
@@ -194,7 +195,7 @@ func (w *writer) wrongOpening(e *contract.Event) string {
 		return err.Error()
 	case w.opened != 0:
 		return "cell_opened for the second time"
-	case e.Service() != "provision":
+	case e.Service() != services.Provision:
 		return e.Name + " by " + e.Service() + ", want provision"
 	case getUint(w.tx, kMesh) != uint64(numberIn(w.tx, e.Tenant)):
 		return "cell_opened in tenant " + e.Tenant + ", which is not the mesh's"

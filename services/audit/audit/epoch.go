@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/audit/internal/tree"
 )
 
@@ -23,7 +24,7 @@ import (
 func (s *Service) opened(ctx context.Context) (contract.LogEpoch, error) {
 	newest := contract.LogEpoch{Epoch: 1}
 	for _, tenant := range []string{logTenant(s.env), contract.CellTenant} { // before and after cell_opened
-		filter := bus.Filter{Tenant: tenant, Service: "provision", Event: contract.EventLogEpochOpened, Key: "log"}.String()
+		filter := bus.Filter{Tenant: tenant, Service: services.Provision, Event: contract.EventLogEpochOpened, Key: "log"}.String()
 		en, err := s.env.Emit.Log.Last(ctx, filter)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue

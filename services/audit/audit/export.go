@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
@@ -164,7 +165,7 @@ func (x *exporting) sharedSeqs(ctx context.Context) ([]uint64, error) {
 	if err != nil || opened == 0 || opened > x.size {
 		return seqs, err
 	}
-	filter := bus.AggregateFilter(contract.CellTenant, "policy", contract.TenantKey(x.tenant))
+	filter := bus.AggregateFilter(contract.CellTenant, services.Policy, contract.TenantKey(x.tenant))
 	for en, err := range x.env.Emit.Log.Scan(ctx, filter, opened) {
 		if err != nil {
 			return nil, err

@@ -28,6 +28,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/audit"
 )
 
@@ -69,7 +70,7 @@ var logReader = bus.Reader{Name: "log", Stream: bus.Events, Filters: []string{bu
 // Declaration implements run.Service. The service reads the whole ledger and publishes
 // checkpoints.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "audit", Slots: 1, Readers: []bus.Reader{logReader}, Logs: true}
+	return bus.Declaration{Service: services.Audit, Slots: 1, Readers: []bus.Reader{logReader}, Logs: true}
 }
 
 // Run implements run.Service. It is ready once the view has reached the end of the

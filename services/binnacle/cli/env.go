@@ -152,7 +152,7 @@ func (c *env) table(doc any, columns []output.Column, rows func(g *output.Grid))
 
 // listed writes the items of a list in JSON Lines, one on each line, and otherwise does what table
 // does. It is for commands whose document contains more than the list.
-func (c *env) listed(doc, items any, columns []output.Column, rows func(g *output.Grid)) error {
+func listed(c *env, doc, items any, columns []output.Column, rows func(g *output.Grid)) error {
 	if c.format == output.JSONL {
 		doc = items
 	}

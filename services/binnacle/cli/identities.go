@@ -114,7 +114,7 @@ func listIdentities(ctx context.Context, c *env, kind, at string) error {
 			items = append(items, i)
 		}
 	}
-	return c.listed(doc, items, identityColumns[kind], func(g *output.Grid) {
+	return listed(c, doc, items, identityColumns[kind], func(g *output.Grid) {
 		for _, i := range items {
 			if i.Kind == kind {
 				g.Add(i.row()...)

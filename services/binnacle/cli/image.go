@@ -127,7 +127,7 @@ func imageCall(ctx context.Context, c *env, kind string, args map[string]any) er
 		return err
 	}
 	columns := []output.Column{{Heading: "DIGEST"}, {Heading: "NAME", Min: 8}, {Heading: "MIB"}, {Heading: "PACKS"}}
-	return c.listed(raw, whole.Images, columns, func(g *output.Grid) {
+	return listed(c, raw, whole.Images, columns, func(g *output.Grid) {
 		for _, i := range doc.Images {
 			g.Add(i.Digest, cmp.Or(i.Name, "-"), fmt.Sprintf("%.1f", float64(i.Size)/(1<<20)), cmp.Or(strings.Join(i.Tools, ","), "-"))
 		}

@@ -206,7 +206,7 @@ func listServers(ctx context.Context, c *env) error {
 		return err
 	}
 	columns := []output.Column{{Heading: "NAME"}, {Heading: "URL", Min: 8}, {Heading: "TRANSPORT"}, {Heading: "OFFERS"}, {Heading: "CHANGED"}, {Heading: "ERROR", Min: 8}}
-	return c.listed(raw, append(whole.Servers, whole.Virtual...), columns, func(g *output.Grid) {
+	return listed(c, raw, append(whole.Servers, whole.Virtual...), columns, func(g *output.Grid) {
 		for _, s := range doc.Servers {
 			changed := 0
 			for _, t := range s.Tools {

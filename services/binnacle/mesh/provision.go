@@ -174,7 +174,7 @@ func (p *Provisioner) once(ctx context.Context, c *bus.Conn) error {
 	}
 	if p.slot == nil {
 		var err error
-		if p.slot, err = bus.AcquireSlot(ctx, c, &bus.Declaration{Service: "provision", Slots: 1}); err != nil {
+		if p.slot, err = bus.AcquireSlot(ctx, c, &bus.Declaration{Service: services.Provision, Slots: 1}); err != nil {
 			return err
 		}
 	}

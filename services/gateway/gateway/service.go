@@ -118,7 +118,7 @@ var outcomesReader = bus.Reader{Name: propose.Reader.Name, Stream: bus.Events, F
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "gateway", Prefix: "gw", Slots: 4, Work: []bus.Work{approvals.Work, calls.JobWork, handout.Work()},
+	return bus.Declaration{Service: services.Gateway, Prefix: "gw", Slots: 4, Work: []bus.Work{approvals.Work, calls.JobWork, handout.Work()},
 		Readers: []bus.Reader{outcomesReader, toolsReader, bus.ExecutorControl(contract.CallerExecutor)}, Artifacts: true}
 }
 
@@ -242,7 +242,7 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	}
 	if reactors := s.reactors(); len(reactors) > 0 {
 		g.Go(func() error {
-			return react.Run(ctx, react.Env{Service: "gateway", Conn: conn, Emit: s.env.Emit, Log: s.env.Log, Metrics: s.env.Metrics}, reactors...)
+			return react.Run(ctx, react.Env{Service: services.Gateway, Conn: conn, Emit: s.env.Emit, Log: s.env.Log, Metrics: s.env.Metrics}, reactors...)
 		})
 	}
 }

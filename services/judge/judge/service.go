@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/judge/internal/verdict"
@@ -35,11 +36,11 @@ type Service struct {
 // calls. It reads the outcomes and escalations of nested calls, and cancellations and
 // freezes.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "judge", Slots: 2, Work: []bus.Work{bus.ExecutorWork("judge")}, Readers: []bus.Reader{propose.Reader, bus.ExecutorControl("judge")}}
+	return bus.Declaration{Service: services.Judge, Slots: 2, Work: []bus.Work{bus.ExecutorWork(services.Judge)}, Readers: []bus.Reader{propose.Reader, bus.ExecutorControl(services.Judge)}}
 }
 
 var scoreTool = contract.Tool{
-	Description: "Scores a recorded session against a YAML rubric.", Class: "E0", Executor: "judge", Kind: "judge.score", Tool: "judge.score", Version: "v1",
+	Description: "Scores a recorded session against a YAML rubric.", Class: "E0", Executor: services.Judge, Kind: "judge.score", Tool: "judge.score", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"rubric":{"maxLength":16384,"type":"string"},"session":{"type":"string"}},"required":["rubric","session"],"type":"object"}`),
 	OutputSchema: contract.Raw(`{"additionalProperties":true,"properties":{"valid":{"type":"boolean"}},"required":["valid"],"type":"object"}`),
 }
@@ -51,7 +52,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env = env
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance}
 	s.prop.ServeBodies(env.Transport)
-	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "judge", []contract.Tool{scoreTool}); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, services.Judge, []contract.Tool{scoreTool}); err != nil {
 		return err
 	}
 	outcomes, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -7,6 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // released is the output schema of calls whose effect takes place outside the mesh: a
@@ -17,7 +18,7 @@ var released = contract.Raw(`{"additionalProperties":false,"properties":{"releas
 
 // forwardTool is the tool for requests that a proxy forwards to a provider.
 var forwardTool = contract.Tool{
-	Description: "A request that a proxy passes on to a provider.", Class: "E0", Executor: "llm-router", Kind: "llm.forward", Tool: "llm.forward", Version: "v1",
+	Description: "A request that a proxy passes on to a provider.", Class: "E0", Executor: services.LLMRouter, Kind: "llm.forward", Tool: "llm.forward", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"model":{"minLength":1,"type":"string"},"request_digest":{"pattern":"^sha256:[0-9a-f]{64}$","type":"string"},"stream":{"type":"boolean"},"tools":{"items":{"type":"string"},"type":"array"},"upstream":{"minLength":1,"type":"string"}},"required":["model","request_digest","stream","tools","upstream"],"type":"object"}`),
 	OutputSchema: released,
 }
@@ -55,7 +56,7 @@ func (d *ClientTool) tool() (contract.Tool, error) {
 			return contract.Tool{}, fmt.Errorf("%s: parameters: %w", f.Name, err)
 		}
 	}
-	return contract.Tool{Description: f.Description, Class: d.Class, Egress: d.Egress, Executor: "llm-router", InputSchema: in, Kind: "client." + f.Name,
+	return contract.Tool{Description: f.Description, Class: d.Class, Egress: d.Egress, Executor: services.LLMRouter, InputSchema: in, Kind: "client." + f.Name,
 		Labels: d.Labels, OutputSchema: released, Tool: "client." + f.Name, Version: "v1"}, nil
 }
 

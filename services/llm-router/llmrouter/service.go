@@ -27,6 +27,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/strictjson"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -126,7 +127,7 @@ var registry = providers.All
 // Declaration implements run.Service. The service consumes work, reads control events
 // and the events of attemptsReader, and caches responses.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "llm-router", Slots: 8, Work: []bus.Work{bus.ExecutorWork("llm-router")}, Readers: []bus.Reader{bus.ExecutorControl("llm-router"), attemptsReader}, Caches: true}
+	return bus.Declaration{Service: services.LLMRouter, Slots: 8, Work: []bus.Work{bus.ExecutorWork(services.LLMRouter)}, Readers: []bus.Reader{bus.ExecutorControl(services.LLMRouter), attemptsReader}, Caches: true}
 }
 
 // providerKeys is the name of the secret grant that permits the router to fetch provider
@@ -136,7 +137,7 @@ const providerKeys = "llm.*"
 // llmTool returns the tool of one kind of language model call, with the grant for
 // provider keys.
 func llmTool(kind, description string) contract.Tool {
-	return contract.Tool{Description: description, Class: "E0", Executor: "llm-router", Kind: kind, Tool: kind, Version: "v2",
+	return contract.Tool{Description: description, Class: "E0", Executor: services.LLMRouter, Kind: kind, Tool: kind, Version: "v2",
 		InputSchema: contract.Raw(llm.Schema), OutputSchema: contract.Raw(`{}`), Secrets: []contract.SecretGrant{{Name: providerKeys}}}
 }
 
@@ -147,15 +148,15 @@ func (s *Service) tools() []contract.Tool {
 	for _, c := range callers {
 		out = append(out, llmTool(c.Kind, c.Description))
 	}
-	return append(append(append(out, ownTools...), forwardTool), clientkind.Tools("llm-router")...)
+	return append(append(append(out, ownTools...), forwardTool), clientkind.Tools(services.LLMRouter)...)
 }
 
 // ownTools lists the tools that list models and delete stored responses.
 var ownTools = []contract.Tool{
-	{Description: "Asks every provider which models it offers.", Class: "E0", Executor: "llm-router", Kind: kindModels, Tool: kindModels, Version: "v1",
+	{Description: "Asks every provider which models it offers.", Class: "E0", Executor: services.LLMRouter, Kind: kindModels, Tool: kindModels, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`),
 		Secrets: []contract.SecretGrant{{Name: providerKeys}}},
-	{Description: "Lets a stored response of the caller's go.", Class: "E1", Executor: "llm-router", Kind: kindDelete, Tool: kindDelete, Version: "v1",
+	{Description: "Lets a stored response of the caller's go.", Class: "E1", Executor: services.LLMRouter, Kind: kindDelete, Tool: kindDelete, Version: "v1",
 		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"id":{"minLength":1,"type":"string"}},"required":["id"],"type":"object"}`),
 		OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`)},
 }
@@ -179,7 +180,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "llm-router", tools); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, services.LLMRouter, tools); err != nil {
 		return err
 	}
 	cell, err := env.Cell.Now(ctx)

@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
@@ -180,7 +181,7 @@ func (x *activation) ofTenant(ctx context.Context) (*contract.Event, error) {
 	tenant := x.cause.Tenant
 	var early []*contract.Event // events of the original tenant before the cell was opened
 	if cell.Opened > 0 && tenant == cell.Original {
-		before, err := cell.History(ctx, x.emit.Log, bus.Filter{Service: "policy", Key: keyPolicies})
+		before, err := cell.History(ctx, x.emit.Log, bus.Filter{Service: services.Policy, Key: keyPolicies})
 		if err != nil {
 			return nil, err
 		}
@@ -194,7 +195,7 @@ func (x *activation) ofTenant(ctx context.Context) (*contract.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	return handle.DoFrom(ctx, x.emit.Log, bus.AggregateFilter(tenant, "policy", keyPolicies), max(cell.Opened, 1), func(h []*contract.Event) (*contract.Event, error) {
+	return handle.DoFrom(ctx, x.emit.Log, bus.AggregateFilter(tenant, services.Policy, keyPolicies), max(cell.Opened, 1), func(h []*contract.Event) (*contract.Event, error) {
 		history, err := stack.HistoryOf(h)
 		if err != nil {
 			return nil, err

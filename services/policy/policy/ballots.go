@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/approval"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
@@ -26,14 +27,14 @@ type ballots struct{ *instance }
 
 // voteFilter returns the filter for the votes on the calls of a session.
 func voteFilter(tenant, session string) string {
-	return bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventApprovalRecorded, Key: session}.String()
+	return bus.Filter{Tenant: tenant, Service: services.Policy, Event: contract.EventApprovalRecorded, Key: session}.String()
 }
 
 // escalation returns the newest ESCALATE decision of policy on the call of e that has a
 // sequence lower than before, or the newest one if before is 0: its event, its data, and
 // its sequence. The error wraps eventlog.ErrNotFound if there is none.
 func (i *instance) escalation(ctx context.Context, e *contract.Event, before uint64) (ev *contract.Event, esc contract.Escalated, seq uint64, err error) {
-	f := bus.Filter{Tenant: e.Tenant, Service: "policy", Event: contract.EventEscalated, Key: e.Session}
+	f := bus.Filter{Tenant: e.Tenant, Service: services.Policy, Event: contract.EventEscalated, Key: e.Session}
 	en, err := eventlog.Before(ctx, i.emit.Log, f.String(), before, eventlog.OfCall(e.CallID, nil))
 	if err != nil {
 		return nil, esc, 0, fmt.Errorf("the escalation of call %s: %w", e.CallID, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
@@ -122,7 +123,7 @@ func (s *activator) bootstrap(ctx context.Context) error {
 // person registers the first person of a tenant, unless that principal was registered or
 // suspended before.
 func (s *activator) person(ctx context.Context, tenant, principal string) error {
-	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(tenant, "policy", govern.KeyIdentity), func(h []*contract.Event) (*contract.Event, error) {
+	_, err := handle.Do(ctx, s.emit.Log, bus.AggregateFilter(tenant, services.Policy, govern.KeyIdentity), func(h []*contract.Event) (*contract.Event, error) {
 		st, err := folded(h)
 		if err != nil {
 			return nil, err

@@ -163,7 +163,7 @@ func (d *decider) append(ctx context.Context, p *proposal, decision *contract.De
 		return errMoved
 	}
 	own := func(e *contract.Event) bool {
-		return e.Service() == "policy" && e.Tenant == ev.Tenant && e.CallID == ev.CallID
+		return e.Service() == services.Policy && e.Tenant == ev.Tenant && e.CallID == ev.CallID
 	}
 	_, err = eventlog.Contend(ctx, d.emit.Log, p.key(), own, func(id string) (uint64, error) {
 		if decision.Verdict == contract.Allow && p.early {

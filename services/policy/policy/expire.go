@@ -8,6 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/starts"
 )
 
@@ -68,7 +69,7 @@ func (s *expirer) expire(ctx context.Context, c starts.Call) error {
 		}
 	} else {
 		s.emit.See(h.Claim.Lamport)
-		if h.Service() != "policy" {
+		if h.Service() != services.Policy {
 			return nil
 		}
 	}

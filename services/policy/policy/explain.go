@@ -8,6 +8,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
@@ -59,7 +60,7 @@ func (q *queries) explain(ctx context.Context, r *events.ExplainRequest) ([]even
 // valid events.
 func (q *queries) documents(ctx context.Context) func(func(*contract.Event, error) bool) {
 	return func(yield func(*contract.Event, error) bool) {
-		for _, f := range []bus.Filter{{Service: "policy", Event: contract.EventPolicyActivated}, {Event: contract.EventToolRegistered}} {
+		for _, f := range []bus.Filter{{Service: services.Policy, Event: contract.EventPolicyActivated}, {Event: contract.EventToolRegistered}} {
 			for en, err := range q.emit.Log.Scan(ctx, f.String(), 1) {
 				if err != nil {
 					yield(nil, err)

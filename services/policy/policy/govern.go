@@ -14,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/cpi"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
@@ -76,7 +77,7 @@ func (g *governor) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if c.Aggregate == govern.KeyFreeze {
 		ev, err = g.inCell(ctx, w.Event, c.Aggregate, func(_ handle.Cell, h []*contract.Event) (*contract.Event, error) { return decide(h) })
 	} else {
-		ev, err = handle.Do(ctx, g.emit.Log, bus.AggregateFilter(w.Event.Tenant, "policy", c.Aggregate), decide)
+		ev, err = handle.Do(ctx, g.emit.Log, bus.AggregateFilter(w.Event.Tenant, services.Policy, c.Aggregate), decide)
 	}
 	if res, failed := failure(err); failed {
 		return res

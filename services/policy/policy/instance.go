@@ -20,6 +20,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
 )
 
@@ -97,7 +98,7 @@ func (i *instance) tenant(ctx context.Context, id string) *state.State {
 // answered reports whether policy has recorded, at or after sequence seq, that the call
 // of e is allowed, an outcome of the call, or an event about it with a name in also.
 func (i *instance) answered(ctx context.Context, e *contract.Event, seq uint64, also ...string) (bool, error) {
-	filter := bus.Filter{Tenant: e.Tenant, Service: "policy", Key: e.Session}.String()
+	filter := bus.Filter{Tenant: e.Tenant, Service: services.Policy, Key: e.Session}.String()
 	for en, err := range i.emit.Log.Scan(ctx, filter, seq) {
 		if err != nil {
 			return false, err

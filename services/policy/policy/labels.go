@@ -9,6 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/lru"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
@@ -146,7 +147,7 @@ func (l *labels) add(ctx context.Context, p *proposal, session string, brings []
 
 // labelFilter returns the filter for the events that label a session.
 func labelFilter(tenant, session string) string {
-	return bus.Filter{Tenant: tenant, Service: "policy", Event: events.SessionLabelledName, Key: session}.String()
+	return bus.Filter{Tenant: tenant, Service: services.Policy, Event: events.SessionLabelledName, Key: session}.String()
 }
 
 // of reads a session's labels from the ledger and caches them. The cache alone may lack

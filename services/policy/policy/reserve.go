@@ -5,6 +5,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/state"
@@ -23,7 +24,7 @@ const maxBudgetTries = 3
 // limit.
 func (d *decider) reserve(ctx context.Context, p *proposal, eval *stack.Evaluation) error {
 	limits, r := d.request(p, eval)
-	if len(limits) == 0 || eval.Tool().Executor == "policy" {
+	if len(limits) == 0 || eval.Tool().Executor == services.Policy {
 		return nil
 	}
 	if r.Amounts.USDMicros < 0 {

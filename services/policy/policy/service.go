@@ -58,8 +58,8 @@ type Service struct {
 // Declaration implements run.Service: it returns the work that policy consumes
 // and the events that it reads.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "policy", Slots: 8, Work: []bus.Work{decideWork, settleWork, bus.ExecutorWork("policy")},
-		Readers: []bus.Reader{stateReader, startsReader, budgetReader, bus.ExecutorControl("policy")}}
+	return bus.Declaration{Service: services.Policy, Slots: 8, Work: []bus.Work{decideWork, settleWork, bus.ExecutorWork(services.Policy)},
+		Readers: []bus.Reader{stateReader, startsReader, budgetReader, bus.ExecutorControl(services.Policy)}}
 }
 
 // parts are the components of a running service, with the instance that they
@@ -165,7 +165,7 @@ func latest(ctx context.Context, env *run.Env) (last uint64, err error) {
 // and the decisions in progress are complete, or with the first error.
 func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	p := assemble(surroundings(env))
-	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "policy", tools); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, services.Policy, tools); err != nil {
 		return err
 	}
 	if err := eventlog.Retry(ctx, func() error { return p.activator.configure(ctx, &s.Config) }); err != nil {
@@ -183,7 +183,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	started.Batch, started.Every = 5000, 500*time.Millisecond
 	env.ReportFollower("policy.state", view, nil)
 	env.ReportFollower("policy.starts", started, nil)
-	env.ReportWork(decideWork.Consumer("policy"))
+	env.ReportWork(decideWork.Consumer(services.Policy))
 	env.ServeApplied(view)
 	p.queries.serve(env.Transport, view, started)
 	from := env.Snapshots.Start(ctx, kept.Source(services.ViewState, state.Version, view))
@@ -249,7 +249,7 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 	work.Go(func() error { return governing.Run(ctx) })
 	work.Go(func() error { p.ballots.timeouts(ctx); return nil })
 	work.Go(func() error {
-		return consumer.Run(ctx, env.Conn, "policy", settleWork, 8, p.consume("settlement", 250*time.Millisecond, p.settler.take))
+		return consumer.Run(ctx, env.Conn, services.Policy, settleWork, 8, p.consume("settlement", 250*time.Millisecond, p.settler.take))
 	})
 	ready()
 	limit := s.Limit
@@ -257,7 +257,7 @@ func (s *Service) work(ctx context.Context, env *run.Env, p *parts, ready func()
 		limit = maxDecisions
 	}
 	work.Go(func() error {
-		return consumer.Run(ctx, env.Conn, "policy", decideWork, limit, p.consume("proposal", 0, p.decider.take))
+		return consumer.Run(ctx, env.Conn, services.Policy, decideWork, limit, p.consume("proposal", 0, p.decider.take))
 	})
 	return work.Wait()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
 
@@ -25,7 +26,7 @@ func (i *instance) inCell(ctx context.Context, cause *contract.Event, key string
 		}
 		return cell, err
 	}
-	return handle.DoCell(ctx, i.emit.Log, at, "policy", key, func(h []*contract.Event) (*contract.Event, error) { return decide(cell, h) })
+	return handle.DoCell(ctx, i.emit.Log, at, services.Policy, key, func(h []*contract.Event) (*contract.Event, error) { return decide(cell, h) })
 }
 
 // tenants executes the calls that create tenants and change them.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/govern"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/tenant"
 )
@@ -115,7 +116,7 @@ func tool(kind, description, properties string, required ...string) contract.Too
 		}
 		list += `"` + r + `"`
 	}
-	return contract.Tool{Class: "E2", Description: description, Executor: "policy", Kind: kind, Tool: kind, Version: "v1",
+	return contract.Tool{Class: "E2", Description: description, Executor: services.Policy, Kind: kind, Tool: kind, Version: "v1",
 		InputSchema:  canonical(`{"type":"object","properties":{` + properties + `},"required":[` + list + `]}`),
 		OutputSchema: canonical(`{"type":"object","additionalProperties":true}`)}
 }

@@ -18,7 +18,7 @@ import (
 // provisioned for policy.
 var (
 	decideWork = bus.Work{Name: "decide", Filters: bus.Filters("", contract.EventCallProposed), Ends: append(bus.Decisions(), bus.Filters(services.Policy, contract.EventEscalated)...), AckWait: 10 * time.Second, MaxAckPending: 4096}
-	settleWork = bus.Work{Name: "settle", Filters: bus.Filters("policy", contract.EventApprovalRecorded), Ends: bus.Decisions(), AckWait: 10 * time.Second, MaxAckPending: 256}
+	settleWork = bus.Work{Name: "settle", Filters: bus.Filters(services.Policy, contract.EventApprovalRecorded), Ends: bus.Decisions(), AckWait: 10 * time.Second, MaxAckPending: 256}
 
 	stateReader  = bus.Reader{Name: "state", Stream: bus.Events, Filters: stateFilters()}
 	startsReader = bus.Reader{Name: "starts", Stream: bus.Events, Filters: startsFilters(), Cover: bus.EveryEvent}
@@ -28,10 +28,10 @@ var (
 // stateFilters returns the filters for the events that the view policy.state processes,
 // and for the acknowledgements of freezes.
 func stateFilters() []string {
-	return slices.Concat(bus.Filters("audit", contract.EventLedgerTruncated), bus.Filters("provision", contract.EventKeyPublished, contract.EventLogEpochOpened, contract.EventCellOpened, contract.EventOperatorDelegated, contract.EventOperatorWithdrawn),
-		bus.Filters("policy", contract.EventTenantCreated, contract.EventTenantQuotaSet, contract.EventTenantResumed, contract.EventTenantSuspended),
-		bus.Filters("", contract.EventFreezeAcknowledged), bus.Filters("llm-router", llmrouter.PricesPublishedName, llmrouter.DataAcceptedName),
-		bus.Filters("policy", contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded,
+	return slices.Concat(bus.Filters(services.Audit, contract.EventLedgerTruncated), bus.Filters(services.Provision, contract.EventKeyPublished, contract.EventLogEpochOpened, contract.EventCellOpened, contract.EventOperatorDelegated, contract.EventOperatorWithdrawn),
+		bus.Filters(services.Policy, contract.EventTenantCreated, contract.EventTenantQuotaSet, contract.EventTenantResumed, contract.EventTenantSuspended),
+		bus.Filters("", contract.EventFreezeAcknowledged), bus.Filters(services.LLMRouter, llmrouter.PricesPublishedName, llmrouter.DataAcceptedName),
+		bus.Filters(services.Policy, contract.EventPolicyActivated, contract.EventEscalated, contract.EventApprovalRecorded,
 			events.PrincipalRegisteredName, events.PrincipalSuspendedName, events.RoleGrantedName, events.RoleRevokedName,
 			events.DelegationGrantedName, events.DelegationRevokedName, events.LimitsSetName, events.MeshFrozenName, events.MeshUnfrozenName,
 			events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,
@@ -44,7 +44,7 @@ func stateFilters() []string {
 // startsFilters returns the filters for allowed calls, for the events that start or
 // expire them, and for the outcomes that policy records.
 func startsFilters() []string {
-	f := slices.Concat(bus.Filters("", contract.EventEffectStarted), bus.Filters("policy", contract.EventStartExpired, contract.EventEffectRecorded))
+	f := slices.Concat(bus.Filters("", contract.EventEffectStarted), bus.Filters(services.Policy, contract.EventStartExpired, contract.EventEffectRecorded))
 	for _, x := range services.Executors() {
 		f = append(f, bus.AllowedFilter(x))
 	}

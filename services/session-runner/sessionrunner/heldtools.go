@@ -7,6 +7,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // HeldConfig configures held sandboxes: containers that one call creates and later calls
@@ -201,7 +202,7 @@ func HeldTools() (tools []contract.Tool, examples map[string]string) {
 // tool returns the tool document with the hosts of the configuration.
 func (t heldTool) tool(cfg *HeldConfig) contract.Tool {
 	name := t.kind[len("tool."):]
-	out := contract.Tool{Description: t.about, Class: t.class, Executor: "session-runner", Kind: t.kind, Tool: name, Version: "v1",
+	out := contract.Tool{Description: t.about, Class: t.class, Executor: services.SessionRunner, Kind: t.kind, Tool: name, Version: "v1",
 		InputSchema:  canonical(`{"additionalProperties":false,"properties":{` + t.props + `},"required":[` + t.required + `],"type":"object"}`),
 		OutputSchema: canonical(`{"additionalProperties":true,"properties":{` + t.output + `},"type":"object"}`)}
 	if t.ceiling {

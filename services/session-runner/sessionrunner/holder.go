@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
@@ -26,7 +27,7 @@ import (
 )
 
 // heldReader reads the events of held sandboxes.
-var heldReader = bus.Reader{Name: "sandboxes", Stream: bus.Events, Filters: bus.Filters("session-runner", held.Names...)}
+var heldReader = bus.Reader{Name: "sandboxes", Stream: bus.Events, Filters: bus.Filters(services.SessionRunner, held.Names...)}
 
 // holder holds the containers of this instance's held sandboxes, and the view of all held
 // sandboxes. The ledger decides: a container whose sandbox is not open there is removed, and
@@ -339,7 +340,7 @@ func (h *holder) drop(id string, remove bool) {
 func (h *holder) change(ctx context.Context, tenant, id string, from uint64, name string, cause *contract.Event, decide func(*held.Sandbox) (canon.Document, error)) error {
 	log := h.env.Emit.Log
 	return eventlog.Retry(ctx, func() error {
-		_, err := handle.DoFrom(ctx, log, bus.AggregateFilter(tenant, "session-runner", id), max(from, 2), func(history []*contract.Event) (*contract.Event, error) {
+		_, err := handle.DoFrom(ctx, log, bus.AggregateFilter(tenant, services.SessionRunner, id), max(from, 2), func(history []*contract.Event) (*contract.Event, error) {
 			var s *held.Sandbox
 			for _, e := range history {
 				s = held.Evolve(s, from, e)

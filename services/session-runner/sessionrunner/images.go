@@ -8,6 +8,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 )
 
@@ -24,14 +25,14 @@ const imageOutput = `{"properties":{"images":{"items":{"properties":{"created":{
 
 // imageTools are registered where tier container is available.
 var imageTools = []contract.Tool{
-	{Description: "Removes the images that neither a pack of the session-runner nor a held sandbox uses from containerd's store. With dry_run it only lists them.", Class: "E2", Executor: "session-runner", Kind: kindImageGC, Tool: kindImageGC, Version: "v1", Rerunnable: true,
+	{Description: "Removes the images that neither a pack of the session-runner nor a held sandbox uses from containerd's store. With dry_run it only lists them.", Class: "E2", Executor: services.SessionRunner, Kind: kindImageGC, Tool: kindImageGC, Version: "v1", Rerunnable: true,
 		InputSchema: contract.Raw(`{"additionalProperties":false,"properties":{"dry_run":{"type":"boolean"}},"type":"object"}`), OutputSchema: contract.Raw(imageOutput)},
-	{Description: "Imports the images of an archive in the session-runner's folder of images into containerd's store.", Class: "E1", Executor: "session-runner", Kind: kindImageImport, Tool: kindImageImport, Version: "v1", Rerunnable: true,
+	{Description: "Imports the images of an archive in the session-runner's folder of images into containerd's store.", Class: "E1", Executor: services.SessionRunner, Kind: kindImageImport, Tool: kindImageImport, Version: "v1", Rerunnable: true,
 		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"archive":{"maxLength":255,"minLength":1,"type":"string"},"digest":{"pattern":"^sha256:[0-9a-f]{64}$","type":"string"}},"required":["archive"],"type":"object"}`),
 		OutputSchema: contract.Raw(imageOutput)},
-	{Description: "Lists the images in containerd's store and the packs that use them.", Class: "E0", Executor: "session-runner", Kind: kindImageList, Tool: kindImageList, Version: "v1", Rerunnable: true,
+	{Description: "Lists the images in containerd's store and the packs that use them.", Class: "E0", Executor: services.SessionRunner, Kind: kindImageList, Tool: kindImageList, Version: "v1", Rerunnable: true,
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(imageOutput)},
-	{Description: "Pulls an image by its digest from a registry of session-runner.registries into containerd's store.", Class: "E1", Executor: "session-runner", Kind: kindImagePull, Tool: kindImagePull, Version: "v1", Rerunnable: true,
+	{Description: "Pulls an image by its digest from a registry of session-runner.registries into containerd's store.", Class: "E1", Executor: services.SessionRunner, Kind: kindImagePull, Tool: kindImagePull, Version: "v1", Rerunnable: true,
 		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"ref":{"description":"HOST/NAME@sha256:DIGEST","maxLength":500,"minLength":1,"type":"string"},"unpinned":{"default":false,"description":"ref may be HOST/NAME:TAG, whose bytes may change","type":"boolean"}},"required":["ref"],"type":"object"}`),
 		OutputSchema: contract.Raw(imageOutput)},
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
@@ -93,7 +94,7 @@ type Service struct {
 // Declaration implements run.Service. The service executes calls, and reads
 // cancellations, freezes and the events of held sandboxes.
 func (*Service) Declaration() bus.Declaration {
-	return bus.Declaration{Service: "session-runner", Slots: 8, Work: []bus.Work{bus.ExecutorWork("session-runner")}, Readers: []bus.Reader{bus.ExecutorControl("session-runner"), heldReader}, Artifacts: true}
+	return bus.Declaration{Service: services.SessionRunner, Slots: 8, Work: []bus.Work{bus.ExecutorWork(services.SessionRunner)}, Readers: []bus.Reader{bus.ExecutorControl(services.SessionRunner), heldReader}, Artifacts: true}
 }
 
 // Run implements run.Service. It reads and seals the packs, and does so again when they change
@@ -258,7 +259,7 @@ func namespace(rootKID, instance string) string {
 	return "binnacle-" + mesh[:min(len(mesh), 16)] + "-" + instance
 }
 
-var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: "session-runner", Kind: "tool.noop",
+var noop = contract.Tool{Description: "Does nothing and returns its arguments. For benchmarks and tests.", Executor: services.SessionRunner, Kind: "tool.noop",
 	Class: "E0", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), Tool: "noop", Version: "v1"}
 
 // maxCited is the maximum number of artifacts in the arguments of a call whose use is

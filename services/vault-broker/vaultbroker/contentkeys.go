@@ -17,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/hashivault"
@@ -91,9 +92,9 @@ func openStores(dir string, kek []byte, original string) (secrets, content *stor
 }
 
 var contentTools = []contract.Tool{
-	{Description: "Makes a new content key; what is recorded from now on is encrypted under it.", Class: "E1", Executor: "vault-broker", Kind: kindRotate, Tool: kindRotate, Version: "v1",
+	{Description: "Makes a new content key; what is recorded from now on is encrypted under it.", Class: "E1", Executor: services.VaultBroker, Kind: kindRotate, Tool: kindRotate, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
-	{Description: "Destroys a content key: what was encrypted under it is erased for ever, and every proof still holds.", Class: "E4", Executor: "vault-broker", Kind: KindDestroy, Tool: KindDestroy, Version: "v1",
+	{Description: "Destroys a content key: what was encrypted under it is erased for ever, and every proof still holds.", Class: "E4", Executor: services.VaultBroker, Kind: KindDestroy, Tool: KindDestroy, Version: "v1",
 		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"id":{"pattern":"^` + contract.IDContentKey + `[0-9]{6}$","type":"string"}},"required":["id"],"type":"object"}`),
 		OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
 }

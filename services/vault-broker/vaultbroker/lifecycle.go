@@ -23,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/lru"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/secrettype"
@@ -73,7 +74,7 @@ var secretTools = []contract.Tool{
 // tool returns the document of a tool of the vault-broker. Calls of all tools but those that
 // store a version may run again: a repetition changes nothing.
 func tool(kind, class, about, in, out string) contract.Tool {
-	return contract.Tool{Description: about, Class: class, Executor: "vault-broker", Kind: kind, Tool: kind, Version: "v1",
+	return contract.Tool{Description: about, Class: class, Executor: services.VaultBroker, Kind: kind, Tool: kind, Version: "v1",
 		Rerunnable: kind != kindStore && kind != kindRotateSecret, InputSchema: canonical(in), OutputSchema: canonical(out)}
 }
 
@@ -439,7 +440,7 @@ func (k *keeper) about(ctx context.Context, tenant, name string) (d entry, v bac
 		return d, v, err
 	}
 	d = entry{Name: name, State: state}
-	en, err := k.env.Emit.Log.Last(ctx, bus.Filter{Tenant: tenant, Service: "vault-broker", Event: events.SecretUsedName, Key: useKey(name)}.String())
+	en, err := k.env.Emit.Log.Last(ctx, bus.Filter{Tenant: tenant, Service: services.VaultBroker, Event: events.SecretUsedName, Key: useKey(name)}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return d, v, nil
 	}

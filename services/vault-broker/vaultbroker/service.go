@@ -88,11 +88,11 @@ func (s *Service) Declaration() bus.Declaration {
 	if s.Dir != "" {
 		slots, alone = 1, "store secrets in Vault, which several instances share (vault-broker.store: vault)"
 	}
-	return bus.Declaration{Service: "vault-broker", Slots: slots, Alone: alone, Work: []bus.Work{bus.ExecutorWork("vault-broker"), requests, leased}, Readers: []bus.Reader{bus.ExecutorControl("vault-broker")}}
+	return bus.Declaration{Service: services.VaultBroker, Slots: slots, Alone: alone, Work: []bus.Work{bus.ExecutorWork(services.VaultBroker), requests, leased}, Readers: []bus.Reader{bus.ExecutorControl(services.VaultBroker)}}
 }
 
 var putTool = contract.Tool{
-	Description: "Stores a secret. The value travels sealed beside the call, never in its arguments.", Class: "E1", Executor: "vault-broker", Kind: "vault.put", Tool: "vault.put", Version: "v1",
+	Description: "Stores a secret. The value travels sealed beside the call, never in its arguments.", Class: "E1", Executor: services.VaultBroker, Kind: "vault.put", Tool: "vault.put", Version: "v1",
 	InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"name":{"maxLength":64,"minLength":1,"type":"string"}},"required":["name"],"type":"object"}`),
 	OutputSchema: contract.Raw(`{"properties":{"fingerprint":{"type":"string"},"name":{"type":"string"}},"required":["fingerprint","name"],"type":"object"}`),
 }
@@ -136,10 +136,10 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("vault: %w", err)
 	}
-	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, "vault-broker", tools()); err != nil {
+	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, services.VaultBroker, tools()); err != nil {
 		return err
 	}
-	env.ReportWork(requests.Consumer("vault-broker"))
+	env.ReportWork(requests.Consumer(services.VaultBroker))
 	s.serveContentKeys()
 	(&macs{of: s.key.Open, kek: s.KEK, counts: lru.Cache[*atomic.Int64]{Max: maxMACCalls}}).serve(env.Transport)
 	x := s.executor()
@@ -152,12 +152,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.Run(ctx) })
 	g.Go(func() error {
-		return consumer.Run(ctx, env.Conn, "vault-broker", requests, 16, s.request)
+		return consumer.Run(ctx, env.Conn, services.VaultBroker, requests, 16, s.request)
 	})
 	if s.leases != nil {
-		env.ReportWork(leased.Consumer("vault-broker"))
+		env.ReportWork(leased.Consumer(services.VaultBroker))
 		g.Go(func() error {
-			return consumer.Run(ctx, env.Conn, "vault-broker", leased, maxLeases, func(hold context.Context, d *consumer.Delivery) {
+			return consumer.Run(ctx, env.Conn, services.VaultBroker, leased, maxLeases, func(hold context.Context, d *consumer.Delivery) {
 				s.leases.hold(hold, ctx.Done(), d)
 			})
 		})

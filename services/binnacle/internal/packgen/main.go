@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/sessionrunner"
 	"github.com/binnacle-mesh/binnacle/services/work/work"
 )
@@ -70,7 +71,7 @@ func page(tools []contract.Tool, examples map[string]string) ([]byte, error) {
 		}
 		fmt.Fprintf(&out, "\n## %s\n\n%s Class %s.", t.Tool, t.Description, t.Class)
 		session := ""
-		if t.Executor != "work" {
+		if t.Executor != services.Work {
 			session = " --session s-work"
 		}
 		if t.Reserve != nil && t.Reserve.EgressBytes > 0 {

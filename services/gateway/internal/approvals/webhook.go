@@ -9,6 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/react"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/webhook"
 )
 
@@ -24,7 +25,7 @@ type Webhook struct {
 
 // Work is the consumer of escalations for Webhook.Notify. An escalation is redelivered
 // until the webhook returns 2xx or the time to vote has passed.
-var Work = bus.Work{Name: "notify", Filters: bus.Filters("policy", contract.EventEscalated), Ends: bus.Decisions(), AckWait: 20 * time.Second, MaxAckPending: 64}
+var Work = bus.Work{Name: "notify", Filters: bus.Filters(services.Policy, contract.EventEscalated), Ends: bus.Decisions(), AckWait: 20 * time.Second, MaxAckPending: 64}
 
 // Reactor returns the reactor that notifies the webhook. It does not limit the number of
 // attempts: an escalation is redelivered until Notify returns nil or a permanent error.

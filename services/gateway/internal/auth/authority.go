@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 )
@@ -133,7 +134,7 @@ func with[T any, P interface {
 
 // Filters returns the subject filters of the events that change an Authority.
 func Filters() []string {
-	return bus.Filters("policy", slices.Sorted(maps.Keys(folds))...)
+	return bus.Filters(services.Policy, slices.Sorted(maps.Keys(folds))...)
 }
 
 // Apply applies one event to the state of its tenant. It ignores events that are not in
@@ -142,7 +143,7 @@ func Filters() []string {
 // for a credential of that tenant.
 func (a *Authority) Apply(e *contract.Event) error {
 	fold := folds[e.Name]
-	if fold == nil || e.Service() != "policy" {
+	if fold == nil || e.Service() != services.Policy {
 		return nil
 	}
 	a.mu.Lock()

@@ -32,6 +32,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc/rpctest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
@@ -47,7 +48,7 @@ import (
 const (
 	Tenant   = "t"
 	Other    = "u"
-	Executor = "session-runner"
+	Executor = services.SessionRunner
 )
 
 // Call is a proposed call, as passed to Mesh.Execute.
@@ -165,7 +166,7 @@ func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string)
 	m := &Mesh{TB: t, Tenants: authtest.New(Tenant, Other), seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}, Artifacts: &Artifacts{parts: map[string][]byte{}}}
 	m.Ledger, m.Blobs = &Ledger{appended: m.appended}, &blob.Store{Tenant: Tenant}
 	cfg.TokenKey, _ = ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey)
-	env := &run.Env{Service: "gateway", Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
+	env := &run.Env{Service: services.Gateway, Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
 		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: m.Blobs,
 		Log: slog.New(slog.DiscardHandler)}
 	var err error
@@ -252,7 +253,7 @@ func (m *Mesh) appended(en eventlog.Entry) {
 		m.Error(err)
 		return
 	}
-	if e.Service() == "policy" || slices.Contains(read, e.Name) {
+	if e.Service() == services.Policy || slices.Contains(read, e.Name) {
 		if err := m.Service.Deliver(en); err != nil {
 			m.Error(err)
 		}
@@ -279,7 +280,7 @@ func (m *Mesh) appended(en eventlog.Entry) {
 // executorOf returns the service that executes calls of a kind in a test mesh.
 func executorOf(kind string) string {
 	if strings.HasPrefix(kind, "llm.") {
-		return "llm-router"
+		return services.LLMRouter
 	}
 	return Executor
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -195,7 +196,7 @@ func (s *Reader) Inherit(ctx context.Context, r *propose.Request, previous strin
 // labelsOf returns the labels of a tenant's session from the ledger, or nil if it has
 // none.
 func (s *Reader) labelsOf(ctx context.Context, tenant, session string) ([]string, error) {
-	filter := bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventSessionLabelled, Key: session}.String()
+	filter := bus.Filter{Tenant: tenant, Service: services.Policy, Event: contract.EventSessionLabelled, Key: session}.String()
 	en, err := s.Ledger.Last(ctx, filter)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return nil, nil

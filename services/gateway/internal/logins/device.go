@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
@@ -88,14 +89,14 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 		return nil, refuse(contract.OAuthExpired, "the device code is not valid, or has expired")
 	}
 	key := deviceKey(userCode(raw))
-	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: c.Tenant, Service: "policy", Event: contract.EventDeviceApproved, Key: key}.String())
+	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: c.Tenant, Service: services.Policy, Event: contract.EventDeviceApproved, Key: key}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return nil, refuse(contract.OAuthPending, "no person has approved the code yet")
 	}
 	if err != nil {
 		return nil, apierr.Unavailable("the ledger does not respond")
 	}
-	e, err := eventlog.Open(en, bus.Filter{Tenant: c.Tenant, Service: "policy", Event: contract.EventDeviceApproved, Key: key}.String())
+	e, err := eventlog.Open(en, bus.Filter{Tenant: c.Tenant, Service: services.Policy, Event: contract.EventDeviceApproved, Key: key}.String())
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -106,7 +107,7 @@ func (s *API) Put(c echo.Context) error {
 	if req.Value == "" || len(req.Value) > 64<<10 {
 		return apierr.BadRequest("/value", "a secret's value has 1 to 65536 bytes")
 	}
-	key, ok := s.Trust.Current("vault-broker", contract.UseSeal)
+	key, ok := s.Trust.Current(services.VaultBroker, contract.UseSeal)
 	if !ok {
 		return apierr.Unavailable("the vault-broker's key is not published yet")
 	}
@@ -160,7 +161,7 @@ func (s *API) identify(ctx context.Context, r *propose.Request, name string, sea
 	case rpc.CodeOf(err) == contract.CodeDenied:
 		return "", calls.Conflict(*r, "too many requests were sent under this key; use a new one")
 	case err != nil:
-		return "", queries.Error("vault-broker", err)
+		return "", queries.Error(services.VaultBroker, err)
 	}
 	doc, err := json.Marshal(valueIdentity{got.Value})
 	if err != nil {
@@ -331,7 +332,7 @@ func (s *API) Serve() {
 // eventlog.ErrNotFound if the ledger contains no such event.
 func (s *API) allowed(ctx context.Context, tenant, call string, sessions []string) (mac string, err error) {
 	for _, session := range sessions {
-		c := outcome.Call{Tenant: tenant, Session: session, ID: call, Executor: "vault-broker"}
+		c := outcome.Call{Tenant: tenant, Session: session, ID: call, Executor: services.VaultBroker}
 		e, _, err := c.Allowed(ctx, s.Ledger, 0)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue

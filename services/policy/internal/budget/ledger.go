@@ -22,6 +22,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/outcome"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/limit"
 )
@@ -117,7 +118,7 @@ func tenantOf(subject string) string {
 }
 
 // filter returns the filter for the events of the budget ledger.
-func (b *Ledger) filter() string { return bus.AggregateFilter(b.tenant, "policy", aggregate) }
+func (b *Ledger) filter() string { return bus.AggregateFilter(b.tenant, services.Policy, aggregate) }
 
 // reserve passes a request to serve, and returns its result or the error of ctx.
 func (b *Ledger) reserve(ctx context.Context, r limit.Request) (guard.BudgetFact, error) {
@@ -316,7 +317,7 @@ func (b *Ledger) executorOf(ctx context.Context, en eventlog.Entry) string {
 // policy recorded it.
 func (b *Ledger) ended(ctx context.Context, en eventlog.Entry, executor string) {
 	e, err := eventlog.Open(en, outcomes)
-	if err != nil || e.Service() != "policy" && e.Service() != executor {
+	if err != nil || e.Service() != services.Policy && e.Service() != executor {
 		return
 	}
 	var rec contract.Recorded
@@ -368,7 +369,7 @@ func (b *Ledger) lookUp(ctx context.Context, l lateCall) {
 // outcome of the call is then later than the reservation, so that earlier entries need
 // not be searched.
 func (b *Ledger) allowedSince(ctx context.Context, l lateCall) (bool, error) {
-	f := bus.Filter{Tenant: b.tenantOf(l.call), Service: "policy", Key: l.session}
+	f := bus.Filter{Tenant: b.tenantOf(l.call), Service: services.Policy, Key: l.session}
 	_, err := eventlog.First(ctx, b.emit.Log, f.String(), l.seq, eventlog.OfCall(l.call.ID, func(e *contract.Event) bool { return e.Name == contract.EventAllowed }))
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil

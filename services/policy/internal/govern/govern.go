@@ -16,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
@@ -148,7 +149,7 @@ func Evolve(s *State, e *contract.Event) error {
 	if apply == nil {
 		apply = ownFolds[e.Name]
 	}
-	if apply == nil || e.Service() != "policy" {
+	if apply == nil || e.Service() != services.Policy {
 		return nil
 	}
 	return apply(s, e)

@@ -11,6 +11,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/rego"
 )
@@ -256,7 +257,7 @@ func (s *Stack) Basis(tools Tools, f *guard.Facts) Basis {
 		tool, digest = nil, "none"
 	}
 	f.ToolDigest, f.CatalogDigest = digest, tools.Digest()
-	if tool != nil && tool.Executor != "policy" {
+	if tool != nil && tool.Executor != services.Policy {
 		approved, explicit := tools.Approved(f.Kind)
 		switch {
 		case !explicit && s.ceilings != nil && s.ceilings.ExplicitTools:

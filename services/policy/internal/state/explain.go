@@ -7,6 +7,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/policy/internal/stack"
 )
 
@@ -71,7 +72,7 @@ func (st *States) restore(a *stack.Archive, e *contract.Event, d *contract.Decis
 		return true, nil
 	case contract.EventPolicyActivated:
 		var x contract.Activated
-		if e.Service() != "policy" || contract.Decode(e.Data, &x) != nil || x.Retired || !a.Lacks(d, x.Layer, x.Digest) {
+		if e.Service() != services.Policy || contract.Decode(e.Data, &x) != nil || x.Retired || !a.Lacks(d, x.Layer, x.Digest) {
 			return false, nil
 		}
 		body, err := st.Open(e.Tenant, &x.Bundle)

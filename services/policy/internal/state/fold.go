@@ -9,6 +9,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/schemas/llmrouter"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
@@ -99,7 +100,7 @@ func (st *States) in(tenant string, f func(*View) error) error {
 // own returns a fold that applies events of policy only.
 func own(f func(*States, *contract.Event) error) func(*States, *contract.Event) error {
 	return func(st *States, e *contract.Event) error {
-		if e.Service() != "policy" {
+		if e.Service() != services.Policy {
 			return nil
 		}
 		return f(st, e)
@@ -115,7 +116,7 @@ func published[T any, P interface {
 }](set func(*cell, P)) func(*States, *contract.Event) error {
 	return func(st *States, e *contract.Event) error {
 		d := P(new(T))
-		if e.Service() != "llm-router" {
+		if e.Service() != services.LLMRouter {
 			return nil
 		}
 		if err := contract.Decode(e.Data, d); err != nil {
@@ -269,7 +270,7 @@ func (st *States) document(e *contract.Event, a *contract.Activated) (any, error
 // but its checkpoint counts as empty.
 func ledgerTruncated(st *States, e *contract.Event) error {
 	var l audit.LedgerTruncated
-	if e.Service() != "audit" || contract.Decode(e.Data, &l) != nil {
+	if e.Service() != services.Audit || contract.Decode(e.Data, &l) != nil {
 		l.Checkpoint = ""
 	}
 	st.write(func(c *cell) { c.truncated, c.lost = true, l.Checkpoint })

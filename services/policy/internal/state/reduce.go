@@ -5,6 +5,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // Version is the version of the code that folds the view; see snapshot.Source. It must be
@@ -36,7 +37,7 @@ func Reduce(entries []eventlog.Entry) []eventlog.Entry {
 // or the result of the votes. ok is false for other entries.
 func vote(en eventlog.Entry) (e *contract.Event, ok bool) {
 	e, err := eventlog.OpenBytes(en.Data, eventlog.Every)
-	if err != nil || e.Service() != "policy" {
+	if err != nil || e.Service() != services.Policy {
 		return nil, false
 	}
 	return e, e.Name == contract.EventEscalated || e.Name == contract.EventApprovalRecorded

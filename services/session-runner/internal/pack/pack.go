@@ -23,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
@@ -192,7 +193,7 @@ func Name(file string) string {
 // tool returns the tool document of a pack.
 func (m *manifest) tool(name, image, digest string) (t contract.Tool, err error) {
 	t = contract.Tool{
-		Description: m.Description, DiskMiB: m.DiskMiB, Executor: "session-runner", Image: image, Kind: "tool." + name, Pack: digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
+		Description: m.Description, DiskMiB: m.DiskMiB, Executor: services.SessionRunner, Image: image, Kind: "tool." + name, Pack: digest, Rerunnable: m.Rerunnable, Tool: name, Version: m.Version,
 		Sandbox: &contract.Sandbox{CPUMillis: m.CPUMillis, MemoryMiB: m.MemoryMiB, OutputBytes: m.MaxOutputBytes, Pids: m.Pids, Tier: m.Tier, WallMS: m.TimeoutS * 1000},
 	}
 	t.Class, t.Labels, t.Egress, t.EgressRules = m.Class, m.Labels, m.EgressHosts, m.Egress
