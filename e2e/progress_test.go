@@ -44,7 +44,7 @@ func progressPacks(t *testing.T) string {
 // TestProgress shows, on one process and with one process per service, two gateways and two
 // session-runners, that the progress which a pack reports reaches clients of MCP in rising
 // percentages, and the state of a job at each gateway, also after a gateway was killed and started
-// again; and that the reports of a pack that reports without end cause no events on the ledger and
+// again, and as a stream that ends with the outcome; and that the reports of a pack that reports without end cause no events on the ledger and
 // only one event of the response's stream. Reports that no manifest declares remain part of
 // standard error.
 func TestProgress(t *testing.T) {
@@ -71,6 +71,10 @@ func TestProgress(t *testing.T) {
 				m.WaitReady()
 			}
 			jobProgress(t, m, job.CallID)
+			states, err := second.DoHeader(t.Context(), "GET", "/api/v1/calls/"+job.CallID, "", map[string]string{"Accept": "text/event-stream"})
+			if all := strings.Split(strings.TrimSpace(string(states.Body)), "\n\n"); err != nil || len(all) < 2 || !strings.Contains(all[0], `"progress":{`) || !strings.Contains(all[len(all)-1], `"status":"succeeded"`) {
+				t.Errorf("a stream of the states, at the gateway that did not propose the job: %v %q", err, all)
+			}
 			if out := cli(t, m, "job", "wait", job.CallID); strings.Contains(out, "progress") {
 				t.Error(out)
 			}
