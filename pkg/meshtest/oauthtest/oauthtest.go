@@ -1,7 +1,7 @@
 // Package oauthtest is a fixture of an authorization server for tests. It implements the token
-// endpoint of RFC 6749 for the grants client_credentials and refresh_token, with client
-// authentication, rotation of refresh tokens and the detection of their reuse. It refuses what it
-// was not written for.
+// endpoint of RFC 6749 for the grants client_credentials, refresh_token and authorization_code
+// with PKCE, with client authentication, rotation of refresh tokens and the detection of their
+// reuse, and metadata and registration of clients. It refuses what it was not written for.
 package oauthtest
 
 import (
@@ -25,16 +25,18 @@ const (
 // Server is a running authorization server. Its fields may be set before the first request.
 type Server struct {
 	*httptest.Server
-	Life   time.Duration // of access tokens; 0 = an hour
-	Silent bool          // responses have no expires_in
-	Rotate bool          // a refresh replaces the refresh token, and a second use of the former one ends the grant
-	Public bool          // the client has no secret
+	Life    time.Duration  // of access tokens; 0 = an hour
+	Silent  bool           // responses have no expires_in
+	Rotate  bool           // a refresh replaces the refresh token, and a second use of the former one ends the grant
+	Public  bool           // the client has no secret
+	Members map[string]any // of the metadata, in addition to the server's own or in place of them
 
 	mu       sync.Mutex
 	requests []url.Values
-	fail     http.HandlerFunc    // handles the next requests in place of the token endpoint, if not nil
-	access   map[string]string   // scope by access token
-	grants   map[string]*granted // by refresh token, the current one and the former ones
+	fail     http.HandlerFunc      // handles the next requests in place of the token endpoint, if not nil
+	access   map[string]string     // scope by access token
+	grants   map[string]*granted   // by refresh token, the current one and the former ones
+	codes    map[string]url.Values // authorization requests by code
 }
 
 // granted is the authorization of a person.
@@ -47,9 +49,11 @@ type granted struct {
 // New starts a server on a loopback address. tls reports whether it has TLS with the certificate of
 // httptest. The caller must close it.
 func New(tls bool) *Server {
-	s := &Server{access: map[string]string{}, grants: map[string]*granted{}}
+	s := &Server{access: map[string]string{}, grants: map[string]*granted{}, codes: map[string]url.Values{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /token", s.token)
+	mux.HandleFunc("GET /.well-known/oauth-authorization-server", s.metadata)
+	mux.HandleFunc("POST /register", s.register)
 	s.Server = httptest.NewUnstartedServer(mux)
 	if tls {
 		s.StartTLS()
@@ -163,6 +167,8 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 		s.clientCredentials(w, r)
 	case "refresh_token":
 		s.refresh(w, r)
+	case "authorization_code":
+		s.redeem(w, r)
 	default:
 		refuse(w, r, http.StatusBadRequest, "unsupported_grant_type")
 	}

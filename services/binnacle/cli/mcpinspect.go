@@ -35,7 +35,7 @@ type inspected struct {
 	Headers                               []struct{ Name, Secret string }
 	Health                                struct {
 		Failures, Idle, Busy int
-		Error                string
+		State, Error         string
 	}
 	Tools []offered
 }
@@ -86,9 +86,9 @@ func (s *inspected) print(c *env) {
 	for _, h := range s.Headers {
 		fmt.Fprintf(c.out, "header    %s from secret %s\n", h.Name, h.Secret)
 	}
-	health := "no failure"
-	if s.Health.Failures > 0 {
-		health = fmt.Sprintf("%d failures to connect, the last: %s", s.Health.Failures, s.Health.Error)
+	health := s.Health.State + ", no failure"
+	if s.Health.Error != "" {
+		health = fmt.Sprintf("%s, %d failures to connect, the last: %s", s.Health.State, s.Health.Failures, s.Health.Error)
 	}
 	fmt.Fprintf(c.out, "health    %s; %d sessions in use, %d unused\n\n", health, s.Health.Busy, s.Health.Idle)
 	grid := output.Grid{Columns: []output.Column{{Heading: "KIND", Min: 16}, {Heading: "DIGEST"}, {Heading: "STATE"}}}

@@ -21,6 +21,8 @@ type serverOptions struct {
 	include, exclude, headers []string
 	renames, descriptions     []string
 	concurrency               int
+	oauth                     bool
+	login                     oauthOptions
 }
 
 // serverCmds returns the subcommands of mcp that manage the MCP servers of the mesh.
@@ -33,8 +35,10 @@ func serverCmds(c *env) []*cobra.Command {
 NAME.TOOL. The ceilings must permit the host of URL. With --from, the servers of a file
 are added that have a URL; FILE is the configuration of another client, with the member
 mcpServers, or a server.json of the official registry, whose server gets NAME or the last
-part of its name there. These commands are for operators of the mesh.`,
-		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add --from ~/.cursor/mcp.json\n  binnacle mcp add weather --from server.json",
+part of its name there. With --oauth, you log in at the server's authorization server, once
+for the operator's tenant and once for your own, before the server is added. These commands
+are for operators of the mesh.`,
+		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add tracker https://mcp.example/mcp --oauth\n  binnacle mcp add --from ~/.cursor/mcp.json\n  binnacle mcp add weather --from server.json",
 		Args:              takes(0, 2),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, pos []string) error { return addServers(cmd.Context(), c, &o, pos) },
@@ -51,6 +55,8 @@ part of its name there. These commands are for operators of the mesh.`,
 	f.StringArrayVar(&o.headers, "header", nil, "`NAME=SECRET`: send a header whose value is \"Bearer \" and the secret; may be repeated")
 	f.StringArrayVar(&o.renames, "rename", nil, "`TOOL=NAME`: offer a tool under this name; may be repeated")
 	f.StringArrayVar(&o.descriptions, "describe", nil, "`TOOL=TEXT`: replace the description of a tool; may be repeated")
+	f.BoolVar(&o.oauth, "oauth", false, "log in at the authorization server of the server, and send access tokens")
+	o.login.declare(add)
 	for _, name := range []string{"class", "concurrency", "include", "exclude", "header", "rename", "describe"} {
 		complete(add, name, cobra.NoFileCompletions)
 	}
@@ -76,6 +82,7 @@ part of its name there. These commands are for operators of the mesh.`,
 			ValidArgsFunction: cobra.NoFileCompletions,
 			RunE:              func(cmd *cobra.Command, _ []string) error { return listServers(cmd.Context(), c) },
 		},
+		newMCPLoginCmd(c),
 		named("refresh", "List again what an MCP server offers, and show the differences"),
 		named("remove", "Remove an MCP server from the mesh"),
 	}
@@ -85,14 +92,25 @@ part of its name there. These commands are for operators of the mesh.`,
 func addServers(ctx context.Context, c *env, o *serverOptions, pos []string) error {
 	c.operator = true
 	switch {
+	case o.from != "" && o.oauth:
+		return fail(exitUsage, "--oauth requires NAME and URL: servers of a file are added without a login")
 	case o.from != "" && len(pos) < 2:
 		return importServers(ctx, c, o, append(pos, "")[0])
 	case o.from != "" || len(pos) != 2:
 		return fail(exitUsage, "mcp add requires NAME and URL, or --from FILE, which NAME may precede")
 	}
+	if o.oauth {
+		o.headers = append(o.headers, "Authorization="+upstreamSecret(pos[0]))
+	}
 	args, err := settings(o, pos[0], pos[1])
 	if err != nil {
 		return err
+	}
+	if o.oauth {
+		if err := logInFor(ctx, c, o, pos[0], pos[1]); err != nil {
+			return err
+		}
+		c.operator = true
 	}
 	return c.say(c.governed(ctx, "mcp.add", args))
 }
@@ -193,7 +211,7 @@ func listServers(ctx context.Context, c *env) error {
 		Servers []struct {
 			Name, URL, Transport, Sessions string
 			Tools                          []struct{ Approved bool }
-			Health                         struct{ Error string }
+			Health                         struct{ State, Error string }
 		}
 		Virtual []struct {
 			Name     string
@@ -205,7 +223,7 @@ func listServers(ctx context.Context, c *env) error {
 	if err := errors.Join(json.Unmarshal(raw, &doc), json.Unmarshal(raw, &whole)); err != nil {
 		return err
 	}
-	columns := []output.Column{{Heading: "NAME"}, {Heading: "URL", Min: 8}, {Heading: "TRANSPORT"}, {Heading: "OFFERS"}, {Heading: "CHANGED"}, {Heading: "ERROR", Min: 8}}
+	columns := []output.Column{{Heading: "NAME"}, {Heading: "URL", Min: 8}, {Heading: "TRANSPORT"}, {Heading: "OFFERS"}, {Heading: "CHANGED"}, {Heading: "HEALTH"}, {Heading: "ERROR", Min: 8}}
 	return listed(c, raw, append(whole.Servers, whole.Virtual...), columns, func(g *output.Grid) {
 		for _, s := range doc.Servers {
 			changed := 0
@@ -214,14 +232,14 @@ func listServers(ctx context.Context, c *env) error {
 					changed++
 				}
 			}
-			g.Add(s.Name, s.URL, s.Transport, fmt.Sprint(len(s.Tools)), fmt.Sprint(changed), cmp.Or(s.Health.Error, "-"))
+			g.Add(s.Name, s.URL, s.Transport, fmt.Sprint(len(s.Tools)), fmt.Sprint(changed), s.Health.State, cmp.Or(s.Health.Error, "-"))
 		}
 		for _, v := range doc.Virtual {
 			changed := "1"
 			if v.Approved {
 				changed = "0"
 			}
-			g.Add(v.Name, "/mcp?server="+v.Name, "virtual", fmt.Sprint(len(v.Offers)), changed, "-")
+			g.Add(v.Name, "/mcp?server="+v.Name, "virtual", fmt.Sprint(len(v.Offers)), changed, "-", "-")
 		}
 	})
 }

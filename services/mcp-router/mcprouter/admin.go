@@ -26,10 +26,11 @@ import (
 
 // Kinds of the calls that manage servers.
 const (
-	kindAdd     = "mcp.add"
-	kindList    = "mcp.list"
-	kindRefresh = "mcp.refresh"
-	kindRemove  = "mcp.remove"
+	kindAdd      = "mcp.add"
+	kindDiscover = "mcp.discover"
+	kindList     = "mcp.list"
+	kindRefresh  = "mcp.refresh"
+	kindRemove   = "mcp.remove"
 )
 
 // named is the input schema of calls about one server.
@@ -41,6 +42,8 @@ const strings128 = `{"items":{"maxLength":128,"type":"string"},"maxItems":2000,"
 var adminTools = append([]contract.Tool{
 	admin(kindAdd, "E2", "Adds an MCP server to the mesh, or replaces its settings, and offers its tools, resources and prompts.",
 		`{"additionalProperties":false,"properties":{"class":{"enum":["E0","E1","E2","E3","E4"]},"concurrency":{"maximum":256,"minimum":1,"type":"integer"},"descriptions":{"items":{"additionalProperties":false,"properties":{"text":{"maxLength":8192,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["text","tool"],"type":"object"},"maxItems":2000,"type":"array"},"exclude":`+strings128+`,"headers":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":64,"type":"string"},"prefix":{"maxLength":64,"type":"string"},"secret":{"maxLength":64,"type":"string"}},"required":["name","secret"],"type":"object"},"maxItems":16,"type":"array"},"include":`+strings128+`,"name":{"maxLength":32,"type":"string"},"names":{"enum":["bare","prefixed"]},"renames":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":96,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["name","tool"],"type":"object"},"maxItems":2000,"type":"array"},"sessions":{"enum":["per_session","shared"]},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"},"transport":{"enum":["http","sse"]},"url":{"maxLength":2048,"type":"string"}},"required":["name","url"],"type":"object"}`),
+	admin(kindDiscover, "E0", "Sends a request without a token to an MCP server, and returns which authorization servers issue access tokens for it (RFC 9728).",
+		`{"additionalProperties":false,"properties":{"transport":{"enum":["http","sse"]},"url":{"maxLength":2048,"type":"string"}},"required":["url"],"type":"object"}`),
 	admin(kindList, "E0", "Lists the MCP servers of the mesh, with their settings, their health and what they offer.", `{"additionalProperties":false,"type":"object"}`),
 	admin(kindRefresh, "E2", "Lists again what an MCP server offers: new tools are offered, changed ones are denied until they are approved, and those that are gone are retired.", named),
 	admin(kindRemove, "E2", "Removes an MCP server from the mesh and retires its tools.", named),
@@ -59,7 +62,7 @@ func admin(kind, class, description, input string) contract.Tool {
 
 // adminCalls are the handlers of the calls that manage servers and virtual servers.
 var adminCalls = map[string]func(*Service, context.Context, *execute.Work) execute.Result{
-	kindAdd: (*Service).add, kindList: (*Service).list, kindRefresh: (*Service).refresh, kindRemove: (*Service).remove,
+	kindAdd: (*Service).add, kindDiscover: (*Service).discover, kindList: (*Service).list, kindRefresh: (*Service).refresh, kindRemove: (*Service).remove,
 	kindPublish: (*Service).publish, kindUnpublish: (*Service).unpublish,
 }
 
@@ -91,6 +94,25 @@ func (s *Service) add(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	cfg.CallID = w.Call.ID
 	return s.update(ctx, w, cfg, true)
+}
+
+// discover returns the authorization servers of a server that may not have been added yet.
+func (s *Service) discover(ctx context.Context, w *execute.Work) execute.Result {
+	cfg := &events.ServerAdded{}
+	if err := json.Unmarshal(w.Args, cfg); err != nil {
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
+	}
+	if _, err := server.Host(cfg.Url); err != nil {
+		return execute.Fail(contract.CodeInvalidInput, "%v", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	p, err := upstream.Discover(ctx, cfg.Url, run.Version(), cfg.Transport == server.SSE)
+	if err != nil {
+		cfg.Name = cfg.Url
+		return failed(ctx, cfg, err)
+	}
+	return output(p)
 }
 
 // refresh lists a server again.

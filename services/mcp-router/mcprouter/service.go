@@ -125,7 +125,7 @@ func (s *Service) pool(cfg *events.ServerAdded) *pool {
 }
 
 func newUpstream(cfg *events.ServerAdded) *upstream.Server {
-	return upstream.New(upstream.Config{URL: cfg.Url, SSE: cfg.Transport == server.SSE, Concurrency: int(cfg.Concurrency), Timeout: time.Duration(cfg.TimeoutMS) * time.Millisecond, Version: run.Version()})
+	return upstream.New(upstream.Config{Name: cfg.Name, URL: cfg.Url, SSE: cfg.Transport == server.SSE, Concurrency: int(cfg.Concurrency), Timeout: time.Duration(cfg.TimeoutMS) * time.Millisecond, Version: run.Version()})
 }
 
 // handle executes one call.

@@ -39,6 +39,7 @@ const (
 	kindRotateSecret = "vault.rotate"
 	kindErase        = "vault.erase"
 	kindAccess       = "vault.access"
+	kindAuthorize    = "vault.authorize"
 )
 
 const (
@@ -68,14 +69,17 @@ var secretTools = []contract.Tool{
 	tool(kindRestore, "E1", "Makes a deleted secret readable again.", namedInput, namedOutput),
 	tool(kindAccess, "E0", "Lists the access list of secrets: who may use which, for what, until when, and how often it was used.", `{"additionalProperties":false,"properties":{},"type":"object"}`,
 		`{"properties":{"default":{"enum":["deny","intent"],"type":"string"},"entries":{"items":{"properties":{"approval":{"type":"boolean"},"client":{"type":"string"},"expires":{"type":"string"},"host":{"type":"string"},"id":{"type":"string"},"max_uses":{"type":"integer"},"methods":{"items":{"type":"string"},"type":"array"},"paths":{"items":{"type":"string"},"type":"array"},"secret":{"type":"string"},"subject":{"type":"string"},"tool":{"type":"string"},"uses":{"type":"integer"}},"required":["client","id","secret","subject","tool"],"type":"object"},"type":"array"},"listed":{"items":{"type":"string"},"type":"array"}},"required":["default","entries","listed"],"type":"object"}`),
+	tool(kindAuthorize, "E1", "Begins the login of a person at an authorization server (OAuth 2.0): returns the URL to open. The login ends with a call of vault.store, whose value has the authorization code, and which stores the client with its refresh token.",
+		`{"additionalProperties":false,"properties":{"client_id":{"description":"of a registered client; by default one is registered (RFC 7591)","maxLength":2048,"type":"string"},"issuer":{"description":"of the authorization server; by default that of the newest version","maxLength":2048,"type":"string"},`+nameProperty+`,"redirect_uri":{"description":"http URL with a loopback address","maxLength":256,"type":"string"},"resource":{"description":"URI of the service for which tokens are requested (RFC 8707); by default that of the newest version","maxLength":2048,"type":"string"},"scopes":{"items":{"maxLength":256,"type":"string"},"maxItems":64,"type":"array"}},"required":["name","redirect_uri"],"type":"object"}`,
+		`{"properties":{"authorization":{"description":"id of the login","type":"string"},"client_id":{"type":"string"},"issuer":{"type":"string"},"url":{"description":"to open, with a parameter state added","type":"string"}},"required":["authorization","client_id","issuer","url"],"type":"object"}`),
 	tool(kindErase, "E4", "Destroys all versions of a secret for ever. Its name cannot be used again.", namedInput, namedOutput),
 }
 
 // tool returns the document of a tool of the vault-broker. Calls of all tools but those that
-// store a version may run again: a repetition changes nothing.
+// store a version or begin a login may run again: a repetition changes nothing.
 func tool(kind, class, about, in, out string) contract.Tool {
 	return contract.Tool{Description: about, Class: class, Executor: services.VaultBroker, Kind: kind, Tool: kind, Version: "v1",
-		Rerunnable: kind != kindStore && kind != kindRotateSecret, InputSchema: canonical(in), OutputSchema: canonical(out)}
+		Rerunnable: !slices.Contains([]string{kindStore, kindRotateSecret, kindAuthorize}, kind), InputSchema: canonical(in), OutputSchema: canonical(out)}
 }
 
 // canonical returns the canonical form of a schema in this file.
@@ -287,6 +291,8 @@ func (k *keeper) manage(ctx context.Context, w *execute.Work) execute.Result {
 		return k.list(ctx, tenant, w.Args)
 	case kindAccess:
 		return k.access(ctx, tenant)
+	case kindAuthorize:
+		return k.tokens.authorize(ctx, w)
 	}
 	a, bad := k.parse(w.Args)
 	if bad != nil {

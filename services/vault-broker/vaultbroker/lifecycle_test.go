@@ -287,7 +287,7 @@ func TestTools(t *testing.T) {
 			t.Errorf("%s: %v", tool.Kind, err)
 		}
 	}
-	for kind, want := range map[string]bool{kindStore: false, kindRotateSecret: false, putTool.Kind: false, kindRotate: false, KindDestroy: false, kindDelete: true, kindErase: true} {
+	for kind, want := range map[string]bool{kindStore: false, kindRotateSecret: false, kindAuthorize: false, putTool.Kind: false, kindRotate: false, KindDestroy: false, kindDelete: true, kindErase: true} {
 		if rerunnable(kind) != want {
 			t.Errorf("%s may run again: %v", kind, !want)
 		}

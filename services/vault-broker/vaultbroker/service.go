@@ -210,7 +210,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 		return execute.Fail(contract.CodeValueMalformed, "the sealed value cannot be opened for this call")
 	}
 	defer clear(value)
-	res := s.keeper.store(ctx, w.Event.Tenant, args, value)
+	res := s.keeper.storeOrLogin(ctx, w, args, value)
 	if w.Call.Kind == putTool.Kind && res.ErrorCode == "" {
 		var stored struct{ Fingerprint string }
 		if err := json.Unmarshal(res.Output, &stored); err != nil {

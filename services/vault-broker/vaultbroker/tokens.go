@@ -291,6 +291,8 @@ func failureOf(err error) *tokenError {
 		return &tokenError{contract.CodeTokenRefused, refused.Error()}
 	case errors.As(err, &denied):
 		return &tokenError{contract.CodeEgressRefused, denied.Error()}
+	case errors.Is(err, oauth.ErrUnsuitable):
+		return &tokenError{contract.CodeInvalidInput, "issuer: " + err.Error()}
 	case errors.Is(err, oauth.ErrResponse):
 		return &tokenError{contract.CodeTokenUnavailable, err.Error()}
 	case errors.Is(err, backend.ErrConflict), gone(err):
@@ -356,10 +358,12 @@ func (x *tokens) keep(ctx context.Context, tenant, name string, d *events.TokenO
 	return contract.Time(replace), err
 }
 
-// erase destroys the stored tokens of an erased secret.
+// erase destroys the stored tokens of an erased secret, and its login that has not ended.
 func (x *tokens) erase(ctx context.Context, tenant, name string) error {
-	if err := x.store.Erase(ctx, tenant, name); !errors.Is(err, backend.ErrNotFound) {
-		return err
+	for _, stored := range []string{name, loginName(name)} {
+		if err := x.store.Erase(ctx, tenant, stored); err != nil && !errors.Is(err, backend.ErrNotFound) {
+			return err
+		}
 	}
 	return nil
 }

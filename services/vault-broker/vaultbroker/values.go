@@ -87,7 +87,7 @@ func (s *Service) value(ctx context.Context, e *contract.Event, g *grant, name s
 		clear(v.Bytes)
 		return out, refusal{reason: "secret " + name + " has expired at " + v.Expires.Format(time.RFC3339) + put}, nil
 	case err == nil && v.Type == secrettype.OAuth:
-		clear(v.Bytes)
+		defer clear(v.Bytes)
 		return s.accessToken(ctx, e, name, of, &v)
 	case err == nil && v.Dynamic == "":
 		return released{name, v.Fingerprint, of, v.Version, v.Bytes}, no, nil
@@ -118,7 +118,7 @@ func (s *Service) accessToken(ctx context.Context, e *contract.Event, name, of s
 	case errors.As(err, &failed):
 		reason := "secret " + name + ": " + failed.reason
 		if failed.code == contract.CodeTokenRefused {
-			reason += "; store another client or refresh token with `binnacle secret put " + name + " --type oauth`"
+			reason += "; " + loginAdvice(e.Tenant, name, v)
 		}
 		return out, refusal{failed.code, reason}, nil
 	}

@@ -156,7 +156,7 @@ func TestHeaders(t *testing.T) {
 				t.Errorf("%v", r.Header)
 			}
 			return &http.Response{StatusCode: x.status, Header: http.Header{"Content-Type": {x.kind}}, Body: io.NopCloser(strings.NewReader(`{"method":"notifications/progress"}`))}, nil
-		}), &headers, &sent}
+		}), &headers, &sent, "s"}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server.test", http.NoBody)
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // maxBody is the maximum number of bytes of a response that is not a stream, and of an
@@ -36,15 +38,20 @@ func newTransport() http.RoundTripper {
 		ForceAttemptHTTP2: true, MaxResponseHeaderBytes: 64 << 10}
 }
 
+// errUnauthorized is the cause of the error of a request that the server rejected with status 401.
+var errUnauthorized = errors.New("status 401")
+
 // withHeaders adds headers to each request. It limits the size of responses that are not
 // streams, and counts the notifications in streams.
 type withHeaders struct {
 	base    http.RoundTripper
 	headers *atomic.Pointer[http.Header]
 	sent    *atomic.Int64 // number of notifications in streams
+	server  string        // name of the server
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. A response with status 401 is an error that wraps an
+// *Error.
 func (t *withHeaders) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	for k, v := range *t.headers.Load() {
@@ -53,6 +60,10 @@ func (t *withHeaders) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := t.base.RoundTrip(r)
 	if err != nil {
 		return nil, err
+	}
+	if res.StatusCode == http.StatusUnauthorized {
+		_ = res.Body.Close()
+		return nil, &Error{contract.CodeUpstreamRefused, "the server rejected the credential of the request (status 401): log in with `binnacle mcp login " + t.server + "`, or store another secret for its header", errUnauthorized}
 	}
 	if res.StatusCode/100 != 2 || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		res.Body = &limited{res.Body, maxBody}

@@ -38,6 +38,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 
 // Config describes a server.
 type Config struct {
+	Name        string // of the server in the mesh
 	URL         string
 	SSE         bool          // the server uses the HTTP transport of protocol version 2024-11-05
 	Concurrency int           // maximum number of concurrent requests; subscriptions do not count
@@ -75,6 +76,7 @@ type Server struct {
 	failed int       // consecutive failures to connect
 	until  time.Time // pause returns an error before this time
 	last   string    // message of the last failure; "" after a success
+	used   bool      // a session was opened
 }
 
 // New returns a pool without sessions. The caller must call Close.
@@ -125,9 +127,19 @@ func (s Session) Drain() {
 	s.s.handled.Store(s.s.sent.Load())
 }
 
+// States of a server.
+const (
+	Unused    = "unused"    // this process has not connected to the server
+	Reachable = "reachable" // the last attempt to connect has succeeded
+	Backoff   = "backoff"   // the last attempt has failed, and the delay after it lasts
+	Failing   = "failing"   // the last attempt has failed; the next call makes another one
+)
+
 // Health is the state of a server.
 type Health struct {
-	Failures int    `json:"failures"` // consecutive failures to connect
+	State    string `json:"state"`              // Unused, Reachable, Backoff or Failing
+	RetryMS  int64  `json:"retry_ms,omitempty"` // time until the next attempt in state Backoff
+	Failures int    `json:"failures"`           // consecutive failures to connect
 	Error    string `json:"error,omitempty"`
 	Idle     int    `json:"idle"` // unused sessions
 	Busy     int    `json:"busy"` // sessions that requests use
@@ -142,7 +154,17 @@ func (s *Server) Health() Health {
 	for _, l := range s.idle {
 		n += len(l)
 	}
-	return Health{s.failed, s.last, n, len(s.slots)}
+	h := Health{State: Unused, Failures: s.failed, Error: s.last, Idle: n, Busy: len(s.slots)}
+	wait := time.Until(s.until)
+	switch {
+	case s.last != "" && wait > 0:
+		h.State, h.RetryMS = Backoff, wait.Milliseconds()
+	case s.last != "":
+		h.State = Failing
+	case s.used:
+		h.State = Reachable
+	}
+	return h
 }
 
 // Do runs f with a session that no other request uses. Sessions are cached by key, and the headers
@@ -347,14 +369,14 @@ func (s *Server) Close() {
 }
 
 // connect opens a session. If that fails, it extends the delay during which pause returns
-// an error.
+// an error, unless the server rejects the credential in the headers.
 func (s *Server) connect(ctx context.Context, headers http.Header) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
 	x := &session{over: make(chan struct{})}
 	x.lists.Store(1)
 	x.headers.Store(&headers)
-	h := &http.Client{Transport: &withHeaders{s.base, &x.headers, &x.sent}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	h := &http.Client{Transport: &withHeaders{s.base, &x.headers, &x.sent, s.cfg.Name}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	var t mcp.Transport = &mcp.StreamableClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxRetries: 2, MaxEventSize: maxBody}
 	if s.cfg.SSE {
 		t = &mcp.SSEClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxEventSize: maxBody}
@@ -368,7 +390,7 @@ func (s *Server) connect(ctx context.Context, headers http.Header) (*session, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		x.ClientSession, s.failed, s.until, s.last = cs, 0, time.Time{}, ""
+		x.ClientSession, s.failed, s.until, s.last, s.used = cs, 0, time.Time{}, "", true
 		go func() {
 			defer end()
 			_ = cs.Wait()
@@ -378,6 +400,11 @@ func (s *Server) connect(ctx context.Context, headers http.Header) (*session, er
 		return x, nil
 	}
 	end()
+	var rejected *Error
+	if errors.As(err, &rejected) && errors.Is(err, errUnauthorized) { // another call may have a valid credential
+		s.last = rejected.Message
+		return nil, rejected
+	}
 	delay := min(firstDelay<<min(s.failed, 10), lastDelay)
 	s.failed, s.until, s.last = s.failed+1, time.Now().Add(delay), fmt.Sprintf("%.512s", err)
 	return nil, &Error{contract.CodeUpstreamUnreachable, "the server could not be reached: " + s.last, err}

@@ -1,6 +1,7 @@
 // Package oauth obtains access tokens from the token endpoint of an authorization server
-// (RFC 6749, sections 4.4, 5 and 6). No error contains a credential, or text of the server
-// other than the error codes that RFC 6749 and RFC 8628 define.
+// (RFC 6749, sections 4.1, 4.4, 5 and 6), and reads the metadata of the server. No error
+// contains a credential, or text of the server other than the error codes that RFC 6749,
+// RFC 7591 and RFC 8628 define.
 package oauth
 
 import (
@@ -44,17 +45,37 @@ func (r *Refused) Error() string {
 // refusal. It may succeed when it is repeated.
 var ErrResponse = errors.New("the token endpoint failed")
 
+// GrantCode is the grant type of Redeem.
+const GrantCode = "authorization_code"
+
 // codes are the error codes that a server may return: those of RFC 6749, section 5.2, of RFC
-// 8628, section 3.5, and of RFC 8707.
-var codes = []string{"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope", "invalid_target", "access_denied", "expired_token"}
+// 7591, section 3.2.2, of RFC 8628, section 3.5, and of RFC 8707.
+var codes = []string{"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope", "invalid_target", "access_denied", "expired_token",
+	"invalid_redirect_uri", "invalid_client_metadata", "invalid_software_statement", "unapproved_software_statement"}
 
 const maxResponse = 64 << 10 // bytes
 
 // Obtain requests an access token for a client, with one request, and does not follow
 // redirects. It returns a *Refused, an error that wraps ErrResponse, or the error of via.
-func Obtain(ctx context.Context, via http.RoundTripper, c *secrettype.OAuthClient) (t Token, err error) {
-	form := url.Values{"grant_type": {c.Grant()}}
-	for name, v := range map[string]string{"refresh_token": c.RefreshToken, "scope": c.Scope, "resource": c.Resource, "audience": c.Audience} {
+func Obtain(ctx context.Context, via http.RoundTripper, c *secrettype.OAuthClient) (Token, error) {
+	return request(ctx, via, c, map[string]string{"grant_type": c.Grant(), "refresh_token": c.RefreshToken, "scope": c.Scope, "audience": c.Audience})
+}
+
+// Redeem exchanges an authorization code for tokens of a client (RFC 6749, section 4.1.3).
+// redirect is the redirection URI of the authorization request, and verifier is the code
+// verifier of its code challenge (RFC 7636). The errors are those of Obtain.
+func Redeem(ctx context.Context, via http.RoundTripper, c *secrettype.OAuthClient, code, redirect, verifier string) (Token, error) {
+	return request(ctx, via, c, map[string]string{"grant_type": GrantCode, "code": code, "redirect_uri": redirect, "code_verifier": verifier})
+}
+
+// request sends a request for a token with the members of a form, unless they are empty,
+// and those that identify the client and the resource.
+func request(ctx context.Context, via http.RoundTripper, c *secrettype.OAuthClient, members map[string]string) (t Token, err error) {
+	form := url.Values{}
+	if c.Resource != "" {
+		form.Set("resource", c.Resource)
+	}
+	for name, v := range members {
 		if v != "" {
 			form.Set(name, v)
 		}
@@ -75,22 +96,32 @@ func Obtain(ctx context.Context, via http.RoundTripper, c *secrettype.OAuthClien
 	if basic {
 		req.SetBasicAuth(url.QueryEscape(c.ClientID), url.QueryEscape(c.ClientSecret)) // section 2.3.1
 	}
-	resp, err := via.RoundTrip(req)
-	if err != nil {
-		return t, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
+	resp, body, err := send(via, req)
 	defer clear(body)
 	switch {
 	case err != nil:
-		return t, fmt.Errorf("%w: its response was interrupted", ErrResponse)
-	case len(body) > maxResponse:
-		return t, fmt.Errorf("%w: its response is too long", ErrResponse)
+		return t, err
 	case resp.StatusCode == http.StatusOK:
 		return tokenOf(resp, body)
 	}
 	return t, failure(resp, body)
+}
+
+// send sends a request, and returns the response with its body, which was read and closed.
+func send(via http.RoundTripper, req *http.Request) (*http.Response, []byte, error) {
+	resp, err := via.RoundTrip(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
+	switch {
+	case err != nil:
+		return nil, body, fmt.Errorf("%w: its response was interrupted", ErrResponse)
+	case len(body) > maxResponse:
+		return nil, body, fmt.Errorf("%w: its response is too long", ErrResponse)
+	}
+	return resp, body, nil
 }
 
 // isJSON reports whether a response has a JSON document.
