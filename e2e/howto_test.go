@@ -61,7 +61,7 @@ var howtos = map[string]howto{
 	"login.md":             {setup: withMesh(harness.Options{}), notRun: 1},
 	"judge.md":             {notRun: 0, setup: withProvider},
 	"packs.md":             {notRun: 8, setup: withMesh(harness.Options{})},
-	"mcp.md":               {setup: withServer},
+	"mcp.md":               {notRun: 3, setup: withServer},
 	"monitor.md":           {notRun: 1, setup: alone},
 	"llm.md":               {notRun: 0, setup: withProvider},
 	"processes.md":         {notRun: 0, setup: alone},
