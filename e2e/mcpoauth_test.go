@@ -239,13 +239,13 @@ func TestServerOAuth(t *testing.T) {
 			if out := byBrowser(t, m, p, "", "mcp", "add", "notes", up.url, "--oauth"); !strings.Contains(out, "tool.notes.whoami") {
 				t.Fatal(out)
 			}
-			obtained := time.Now()
 			if got := p.issued().Counts; got["authorization_code"] != 2 {
 				t.Errorf("grants %v", got)
 			}
 			if body := whoami(t, m, "notes.whoami"); !strings.Contains(body, "the notes of ann") {
 				t.Fatal(body)
 			}
+			obtained := time.Now() // at the latest
 
 			time.Sleep(time.Until(obtained.Add(8500 * time.Millisecond))) // the token lives ten seconds, and is replaced two seconds before its end
 			before := p.issued().Counts["refresh_token"]
@@ -261,13 +261,13 @@ func TestServerOAuth(t *testing.T) {
 			if n := p.issued().Counts["refresh_token"] - before; n != 1 {
 				t.Errorf("%d refreshes", n)
 			}
-			obtained = time.Now()
 
 			up.rejects.Store(true)
 			if body := whoami(t, m, "notes.whoami"); !strings.Contains(body, "upstream_refused") || !strings.Contains(body, "binnacle mcp login notes") {
 				t.Error("a rejected access token:", body)
 			}
 			up.rejects.Store(false)
+			obtained = time.Now()
 
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, p.issuer+"/grants", nil)
 			if err != nil {

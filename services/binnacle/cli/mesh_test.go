@@ -583,8 +583,11 @@ func TestOperatorRequests(t *testing.T) {
 		"export --session s":                     "usual",
 		"archive --to DIR/archive":               "good",
 		"witness --name w --key DIR/seed --state DIR/state --root DIR/root.kid --every 0": "good",
-		"events list": "usual",
-		"trust list":  "usual",
+		"events list":                "usual",
+		"trust list":                 "usual",
+		"mcp add x http://x --oauth": "good",
+		"mcp login x":                "usual",
+		"mcp login x --operator":     "good",
 	} {
 		addr, tokens := answers(t, nil)
 		invoke(t, append(strings.Fields(strings.ReplaceAll(line, "DIR", dir)), "--addr", addr, "--data", dir)...)
