@@ -117,6 +117,18 @@ const b64 = (s, what) => { const b = Buffer.from(s, 'base64'); need(b.toString('
 const kidOf = (pub) => 'k-' + sha(pub).toString('hex').slice(0, 32)
 const keyObject = (pub) => createPublicKey({ key: { kty: 'OKP', crv: 'Ed25519', x: pub.toString('base64url') }, format: 'jwk' })
 const ed25519 = (pub, message, sig) => sig.length === 64 && cryptoVerify(null, message, keyObject(pub), sig)
+// assertion verifies the signature of a registered passkey over a challenge (Web Authentication
+// Level 3, section 7.2), on the page's origin at which it was registered.
+function assertion(key, challenge, a, at) {
+  const raw = (s, what) => { const b = Buffer.from(s, 'base64url'); if (b.toString('base64url') !== s) at(`${what}: not base64url`); return b }
+  const client = raw(a.client_data, 'client_data'), data = raw(a.authenticator_data, 'authenticator_data')
+  let c
+  try { c = JSON.parse(utf8.decode(client)) } catch { at('client_data: not JSON') }
+  if (a.credential_id !== key.id || c?.type !== 'webauthn.get' || c.challenge !== challenge.toString('base64url') || c.origin !== key.origin || c.crossOrigin !== undefined && c.crossOrigin !== false || c.topOrigin !== undefined) at('client_data: of another vote, passkey or page')
+  if (data.length < 37 || !data.subarray(0, 32).equals(sha(Buffer.from(key.rp_id))) || (data[32] & 5) !== 5) at('authenticator_data: of another host, or the device did not verify the person')
+  const pub = createPublicKey({ key: b64(key.public_key, 'public_key'), format: 'der', type: 'spki' }), plain = pub.asymmetricKeyType === 'ed25519'
+  if (!cryptoVerify(plain ? null : 'sha256', Buffer.concat([data, sha(client)]), pub, raw(a.signature, 'signature'))) at('the signature of the passkey does not verify')
+}
 const unsigned = (doc) => { const { sig, ...rest } = doc; return rest }
 const signed = (pub, domain, doc) => typeof doc.sig === 'string' && ed25519(pub, Buffer.from(domain + '\n' + canonical(unsigned(doc))), b64(doc.sig, 'sig'))
 
@@ -369,7 +381,7 @@ const instant = (t) => time.test(t) && new Date(t).toISOString() === t
 // first is the tenant in which the ledger began.
 class System {
   constructor(root, form, tenant = '') {
-    Object.assign(this, { form, tenant, reg: new Registry(root), policies: new Set(), first: '', opened: false, openedAt: 0, original: '', foreign: '', tenants: new Set(), budgets: new Set(), operators: new Map(), epochs: 1, delegated: [], changes: [] })
+    Object.assign(this, { form, tenant, reg: new Registry(root), policies: new Set(), first: '', opened: false, openedAt: 0, original: '', foreign: '', tenants: new Set(), budgets: new Set(), operators: new Map(), epochs: 1, delegated: [], changes: [], passkeys: new Map() })
   }
   get cell() { return this.opened ? '_cell' : this.first }
   // whole reports whether the input has every event of the cell.
@@ -395,6 +407,7 @@ class System {
   apply(e, files) {
     if (e.service === 'provision' && (e.name === 'key_published' || e.name === 'key_revoked')) return this.key(e)
     if (e.service === 'policy' && e.name === 'policy_activated') return this.policy(e, files)
+    if (e.service === 'policy' && e.name === 'passkey_registered') return this.passkey(e)
     need(makers[e.name] === e.service && (this.form !== 'pack' || e.name === 'cell_opened'), `event ${e.id}: ${e.type} is not a system event`)
     need(this.first === '' || e.tenant === this.cell, `event ${e.id}: is not in the cell's tenant`)
     need(this.opened !== (e.name === 'cell_opened'), `event ${e.id}: the cell is already opened, or not opened yet`)
@@ -421,6 +434,20 @@ class System {
       if (e.data.layer !== 'p0') this.policies.add(this.holder(e.tenant) + '/' + policy) // a ceiling of a tenant is not in force
       this.ofPack(e)
     }
+  }
+  // passkey adds a passkey; the first registration of a credential in a tenant counts. Removals
+  // are not taken into account, because an instance of policy may not have read one.
+  passkey(e) {
+    const d = e.data, at = e.tenant + '/' + d.id
+    let pub
+    try { pub = createPublicKey({ key: b64(d.public_key, 'public_key'), format: 'der', type: 'spki' }) } catch { fail(`event ${e.id}: public_key`) }
+    const bits = pub.asymmetricKeyDetails?.modulusLength ?? 0
+    need(pub.asymmetricKeyType === 'ed25519' || pub.asymmetricKeyType === 'ec' && pub.asymmetricKeyDetails.namedCurve === 'prime256v1' || pub.asymmetricKeyType === 'rsa' && bits >= 2048 && bits <= 4096, `event ${e.id}: public_key`)
+    need(/^[0-9a-f]{32}$/.test(d.aaguid) && d.name !== '' && Buffer.byteLength(d.name) <= 64 && d.rp_id !== '' && (d.origin.startsWith('https://') || d.rp_id === 'localhost'), `event ${e.id}: passkey`)
+    const id = Buffer.from(d.id, 'base64url')
+    need(id.toString('base64url') === d.id && id.length >= 16 && id.length <= 1023 && (d.sign_count ?? 0) <= 2 ** 32 - 1, `event ${e.id}: passkey`)
+    if (!this.passkeys.has(at)) this.passkeys.set(at, { ...d, since: e.n })
+    this.ofPack(e)
   }
   byRoot(e, domain) { need(signed(this.reg.at(e.data.signer_kid, 'provision', 'root', e.n), domain, e.data), `event ${e.id}: signature does not verify`) }
   open(e) {
@@ -457,7 +484,7 @@ class System {
       this.byRoot(e, 'binnacle log epoch v1')
       need(this.cell === '' || e.tenant === this.cell, `event ${e.id}: is not in the cell's tenant`)
       this.epochs = Math.max(this.epochs, e.data.epoch)
-    } else if (['key_published', 'key_revoked', 'policy_activated'].includes(e.name) || makers[e.name]) {
+    } else if (['key_published', 'key_revoked', 'policy_activated', 'passkey_registered'].includes(e.name) || makers[e.name]) {
       this.apply(e, new Map())
       if (e.name === 'cell_opened') this.openedAt = n
       if (e.name === 'operator_delegated') this.delegated.push([n, e.data])
@@ -495,7 +522,7 @@ const causes = { __proto__: null, tenant_created: 'tenant.create', tenant_quota_
 
 class Session {
   constructor(sys, tenant, id) {
-    Object.assign(this, { sys, calls: new Map(), outside: new Set(), contents: [], decisions: [], receipts: [], events: 0, tip: { digest: digest(Buffer.from(`binnacle receipt genesis v1\n${tenant}\n${id}`)), index: 0 } })
+    Object.assign(this, { sys, calls: new Map(), outside: new Set(), contents: [], decisions: [], receipts: [], events: 0, passkeys: 0, tip: { digest: digest(Buffer.from(`binnacle receipt genesis v1\n${tenant}\n${id}`)), index: 0 } })
   }
   get open() { return [...this.calls.values()].filter((c) => !c.recorded).length }
   get attested() { return this.receipts.filter((r) => r.attested_by === 'caller').length }
@@ -517,7 +544,7 @@ class Session {
     if (!c.escalated || d === c.escalated) return
     for (const v of d.facts.approvals ?? []) {
       const cast = c.votes.get(v.event_id)
-      if (!cast || cast.approver !== v.approver || cast.vote !== v.vote || canonical(cast.roles ?? []) !== canonical(v.roles ?? [])) at('counts a vote that is not recorded')
+      if (!cast || cast.approver !== v.approver || cast.vote !== v.vote || canonical(cast.roles ?? []) !== canonical(v.roles ?? []) || !!cast.passkey !== !!v.passkey) at('counts a vote that is not recorded')
     }
     if (d.verdict === 'ALLOW' && !c.settled) at('allowed before the escalation was settled')
   }
@@ -546,7 +573,13 @@ class Session {
         if (e.service !== 'policy' || !c.escalated || c.settled || c.decision || c.recorded || d.call_id !== c.proposed.data.id) at('a vote on a call that does not wait for one')
         c.votes.set(e.id, d)
         c.settled = !!d.resolved
-        if (d.sig || d.kid) {
+        if (d.passkey) {
+          const key = this.sys.passkeys.get(c.escalated.tenant + '/' + d.passkey.credential_id)
+          if (!key || e.n <= key.since || key.principal !== d.approver || d.sig || d.kid) at('not a passkey of the approver that was registered before')
+          const ballot = { approver: d.approver, call_id: d.call_id, decision_digest: digest(Buffer.from(canonical(c.escalated))), kid: '', ...(d.reason ? { reason: d.reason } : {}), tenant: d.tenant, vote: d.vote }
+          assertion(key, sha(Buffer.from('binnacle passkey vote v1\n' + canonical(ballot))), d.passkey, at)
+          this.passkeys++
+        } else if (d.sig || d.kid) {
           const ballot = { approver: d.approver, call_id: d.call_id, decision_digest: digest(Buffer.from(canonical(c.escalated))), kid: d.kid ?? '', ...(d.reason ? { reason: d.reason } : {}), tenant: d.tenant, vote: d.vote }
           const pub = this.sys.reg.at(d.kid ?? '', `approver:${c.escalated.tenant}/${d.approver}`, 'approval', e.n)
           if (!ed25519(pub, Buffer.from('binnacle approval v1\n' + canonical(ballot)), b64(d.sig ?? '', 'sig'))) at('the ballot does not verify')
@@ -710,7 +743,7 @@ export function verify(pack, rootKID) {
   const tipIs = endOf(m, head, files.get('tip.json'), tip, events.length, receipts.length)
   const erased = contents.filter((c) => open(c, files) === null).length
   for (const [p, b] of files) if (p.startsWith('contents/')) need(sha(b).toString('hex') === p.slice(9), `${p}: does not match its name`)
-  return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length, attested_by_callers: course.attested,
+  return { tenant: m.tenant, session: m.session, origin: head.origin, tree_size: m.tree_size, root_hash: m.root_hash, events: events.length, decisions: decisions.length, receipts: receipts.length, attested_by_callers: course.attested, passkey_votes: course.passkeys,
     open_calls: course.open, erased, grown_from: grown, redacted, tip: tipIs }
 }
 
@@ -789,7 +822,7 @@ class Log {
   }
   get counts() {
     const all = [...this.sessions.values()], sum = (f) => all.reduce((n, s) => n + f(s), 0)
-    return { sessions: all.length, receipts: sum((s) => s.receipts.length), attested_by_callers: sum((s) => s.attested), open_calls: sum((s) => s.open) }
+    return { sessions: all.length, receipts: sum((s) => s.receipts.length), attested_by_callers: sum((s) => s.attested), passkey_votes: sum((s) => s.passkeys), open_calls: sum((s) => s.open) }
   }
 }
 

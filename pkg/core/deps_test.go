@@ -23,6 +23,8 @@ var allowed = map[string][]string{
 	"sign":                {"crypto/ed25519", "crypto/sha256", "encoding/base64", "encoding/hex", "errors", "fmt", "strings", "sync"},
 	"contract":            {"bytes", "crypto/sha256", "encoding/base32", "encoding/base64", "encoding/hex", "encoding/json", "errors", "fmt", "slices", "strconv", "strings", "time", "unicode/utf8"},
 	"guard":               {"errors", "fmt", "slices", "strings", "time"},
+	"passkey":             {"bytes", "crypto", "crypto/ecdsa", "crypto/ed25519", "crypto/elliptic", "crypto/rsa", "crypto/sha256", "crypto/x509", "encoding/base64", "encoding/binary", "encoding/hex", "encoding/json", "errors", "strings", "unicode/utf8"},
+	"passkey/passkeytest": {"crypto", "crypto/ecdsa", "crypto/elliptic", "crypto/rand", "crypto/sha256", "crypto/x509", "encoding/base64", "encoding/binary", "encoding/json", "strings"}, // for tests only
 	"receipt":             {"errors", "fmt"},
 	"proofgraph":          {"fmt", "slices"},
 	"translog":            {"bytes", "crypto/sha256", "encoding/base64", "encoding/binary", "errors", "fmt", "math/bits", "slices", "strconv", "strings", "unicode/utf8"},

@@ -464,6 +464,23 @@ func (d *MeshUnfrozen) Canonical(c *canon.Codec) {
 	c.Str("reason", &d.Reason)
 }
 
+// PasskeyRemovedName is the event's name.
+const PasskeyRemovedName = "passkey_removed"
+
+// PasskeyRemoved is the data of policy.passkey_removed.v1. A passkey proves no vote any more.
+type PasskeyRemoved struct {
+	ID        string `json:"id"`        // id of the credential, in base64url
+	Principal string `json:"principal"` // the person
+	Reason    string `json:"reason"`    // why
+}
+
+// Canonical implements canon.Document.
+func (d *PasskeyRemoved) Canonical(c *canon.Codec) {
+	c.Str("id", &d.ID)
+	c.Str("principal", &d.Principal)
+	c.Str("reason", &d.Reason)
+}
+
 // PrincipalRegisteredName is the event's name.
 const PrincipalRegisteredName = "principal_registered"
 

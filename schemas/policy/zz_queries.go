@@ -66,8 +66,9 @@ type Identity struct {
 	Expires     string   `json:"expires,omitempty"`
 	FromLamport uint64   `json:"from_lamport"`
 	ID          string   `json:"id,omitempty"`
-	Kind        string   `json:"kind"` // principal, role, delegation, consent, session, revocation, invitation, link, group or groups
+	Kind        string   `json:"kind"` // principal, role, delegation, consent, session, revocation, invitation, link, group, groups or passkey
 	Kinds       []string `json:"kinds,omitempty"`
+	Name        string   `json:"name,omitempty"` // of a passkey: the name that the person gave it
 	Principal   string   `json:"principal"`
 	Role        string   `json:"role,omitempty"`
 	Suspended   bool     `json:"suspended,omitempty"`

@@ -5,14 +5,16 @@ import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 // ApprovalRule is one requirement on the approvers of an escalated call. It is
 // met when Quorum distinct approvers with a required role have granted the call.
 type ApprovalRule struct {
-	Quorum    int64    `json:"quorum"`          // required number of distinct approvers; neither the caller nor the principal it acts for counts
-	Roles     []string `json:"roles,omitempty"` // each approver must hold one of these; empty = guard.DefaultRole
-	TimeoutMS int64    `json:"timeout_ms"`      // time to vote in milliseconds from the escalation; of several rules, the shortest time counts
+	Passkey   bool     `json:"passkey,omitempty"` // only votes that a passkey of the approver signs count
+	Quorum    int64    `json:"quorum"`            // required number of distinct approvers; neither the caller nor the principal it acts for counts
+	Roles     []string `json:"roles,omitempty"`   // each approver must hold one of these; empty = guard.DefaultRole
+	TimeoutMS int64    `json:"timeout_ms"`        // time to vote in milliseconds from the escalation; of several rules, the shortest time counts
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their JSON
 // names.
 func (a *ApprovalRule) Canonical(c *canon.Codec) {
+	c.OptBool("passkey", &a.Passkey)
 	c.Int("quorum", &a.Quorum)
 	c.OptStrs("roles", &a.Roles)
 	c.Int("timeout_ms", &a.TimeoutMS)
@@ -55,15 +57,16 @@ const (
 // the expiry of its time to vote. Resolved is set on the last approval event of a call,
 // which ends the escalation.
 type Approval struct {
-	Approver string   `json:"approver"` // the principal who voted; "-" for an expiry
-	CallID   string   `json:"call_id"`
-	KID      string   `json:"kid,omitempty"` // id of the approver's own key; empty if the vote is not signed
-	Reason   string   `json:"reason,omitempty"`
-	Resolved string   `json:"resolved,omitempty"` // ResolvedGranted, ResolvedDenied or ResolvedExpired; empty = not resolved yet
-	Roles    []string `json:"roles,omitempty"`    // roles that the approver held when policy recorded the vote
-	Sig      string   `json:"sig,omitempty"`
-	Tenant   string   `json:"tenant"`
-	Vote     string   `json:"vote"` // Grant, Refuse or TimeOut
+	Approver string     `json:"approver"` // the principal who voted; "-" for an expiry
+	CallID   string     `json:"call_id"`
+	KID      string     `json:"kid,omitempty"`     // id of the approver's own key; empty if no such key signed the vote
+	Passkey  *Assertion `json:"passkey,omitempty"` // signature of a passkey of the approver; nil if none signed the vote
+	Reason   string     `json:"reason,omitempty"`
+	Resolved string     `json:"resolved,omitempty"` // ResolvedGranted, ResolvedDenied or ResolvedExpired; empty = not resolved yet
+	Roles    []string   `json:"roles,omitempty"`    // roles that the approver held when policy recorded the vote
+	Sig      string     `json:"sig,omitempty"`
+	Tenant   string     `json:"tenant"`
+	Vote     string     `json:"vote"` // Grant, Refuse or TimeOut
 }
 
 // Canonical implements canon.Document. It lists the members in the order of their JSON
@@ -72,6 +75,7 @@ func (a *Approval) Canonical(c *canon.Codec) {
 	c.Str("approver", &a.Approver)
 	c.Str("call_id", &a.CallID)
 	c.OptStr("kid", &a.KID)
+	canon.OptDoc(c, "passkey", &a.Passkey)
 	c.OptStr("reason", &a.Reason)
 	c.OptStr("resolved", &a.Resolved)
 	c.OptStrs("roles", &a.Roles)
@@ -82,7 +86,8 @@ func (a *Approval) Canonical(c *canon.Codec) {
 
 // Ballot is the document that an approver signs: the vote and the digest of the signed
 // ESCALATE decision. The digest binds the signature to the decision that was shown to
-// the approver, so the vote cannot be used for another decision.
+// the approver, so the vote cannot be used for another decision. KID is empty in a ballot
+// that a passkey signs, because the approver's device chooses the passkey.
 type Ballot struct {
 	Approver       string `json:"approver"`
 	CallID         string `json:"call_id"`

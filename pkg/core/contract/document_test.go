@@ -15,7 +15,7 @@ func documents() []canon.Document {
 	return []canon.Document{
 		&Activated{}, &Allowed{}, &Approval{}, &ApprovalRule{}, &Attestation{}, &Ballot{}, &Call{}, &CellOpened{}, &ConfigReloaded{}, &Content{}, &Decision{}, &Effect{}, &Encryption{}, &Escalated{},
 		&ExecutionIntent{}, &FreezeAck{}, &LogEpoch{}, &Operator{}, &PolicyDigests{}, &Quota{}, &Receipt{}, &Recorded{}, &Reservation{}, &Sandbox{}, &Snapshot{}, &SnapshotRejected{}, &SecretGrant{}, &Started{}, &Tool{}, &ToolApproved{},
-		&TenantCreated{}, &TenantQuotaSet{}, &TenantState{}, &TrustKey{}, &Usage{}, &Amounts{},
+		&PasskeyRegistered{}, &Assertion{}, &TenantCreated{}, &TenantQuotaSet{}, &TenantState{}, &TrustKey{}, &Usage{}, &Amounts{},
 	}
 }
 

@@ -58,6 +58,7 @@ const (
 	EventLogEpochOpened     = "log_epoch_opened"
 	EventOperatorDelegated  = "operator_delegated"
 	EventOperatorWithdrawn  = "operator_withdrawn"
+	EventPasskeyRegistered  = "passkey_registered"
 	EventPolicyActivated    = "policy_activated"
 	EventReactionFailed     = "reaction_failed"
 	EventSecretRequested    = "secret_requested"
@@ -96,6 +97,7 @@ const (
 	EventMemberInvited              = "member_invited"
 	EventMeshFrozen                 = "mesh_frozen"
 	EventMeshUnfrozen               = "mesh_unfrozen"
+	EventPasskeyRemoved             = "passkey_removed"
 	EventPrincipalRegistered        = "principal_registered"
 	EventPrincipalResumed           = "principal_resumed"
 	EventPrincipalSuspended         = "principal_suspended"
@@ -171,6 +173,7 @@ var shared = map[string]bool{
 	EventLogEpochOpened:     true,
 	EventOperatorDelegated:  true,
 	EventOperatorWithdrawn:  true,
+	EventPasskeyRegistered:  true,
 	EventPolicyActivated:    true,
 	EventReactionFailed:     true,
 	EventSecretRequested:    true,

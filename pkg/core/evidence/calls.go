@@ -137,7 +137,10 @@ func (c *callState) vote(e *contract.Event, a *contract.Approval, sys *system) e
 		return errors.New("a vote on a call that does not wait for one")
 	}
 	c.votes[e.ID], c.settled = a, a.Resolved != ""
-	return guard.VerifyBallot(a, c.escalated, sys.reg.At, e.Lamport)
+	if a.Passkey != nil {
+		sys.signed++
+	}
+	return guard.VerifyBallot(a, c.escalated, sys.reg.At, sys.passkey, e.Lamport)
 }
 
 // start applies the claim of an executor, or policy's expiry of an unclaimed
@@ -218,7 +221,7 @@ func checkVotes(c *callState, d *contract.Decision) error {
 	}
 	for _, v := range votes {
 		a, ok := c.votes[v.EventID]
-		if !ok || a.Approver != v.Approver || a.Vote != v.Vote || !slices.Equal(a.Roles, v.Roles) {
+		if !ok || a.Approver != v.Approver || a.Vote != v.Vote || !slices.Equal(a.Roles, v.Roles) || (a.Passkey != nil) != v.Passkey {
 			return fmt.Errorf("decision counts a vote of %s that is not recorded", v.Approver)
 		}
 	}

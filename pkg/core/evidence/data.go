@@ -7,6 +7,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
@@ -168,6 +169,8 @@ type system struct {
 	foreign  error             // see ofPack
 	policies map[policyOf]bool // true for every policy that was activated
 	epochs   int64             // number of the newest log epoch
+	passkeys map[passkeyOf]registered
+	signed   int // votes whose signature by a passkey was verified
 }
 
 // newSystem returns the state before the first event, with the trusted root.
@@ -175,10 +178,15 @@ func newSystem(rootKID string) system {
 	return system{reg: &trust.Registry{Root: rootKID}, policies: map[policyOf]bool{}, epochs: 1}
 }
 
-// isSystem reports whether the event has the name of a trust or policy event. Such an
+// isSystem reports whether the event has the name of a trust or policy event, or registers a
+// passkey. Such an
 // event must be passed to apply, which rejects it if the wrong service produced it.
 func isSystem(e *contract.Event) bool {
-	return e.Name == contract.EventKeyPublished || e.Name == contract.EventKeyRevoked || e.Name == contract.EventPolicyActivated
+	switch e.Name {
+	case contract.EventKeyPublished, contract.EventKeyRevoked, contract.EventPolicyActivated, contract.EventPasskeyRegistered:
+		return true
+	}
+	return false
 }
 
 // apply applies the next trust or policy event, or event about the mesh as a whole, in
@@ -191,6 +199,8 @@ func (s *system) apply(e *contract.Event, files map[string][]byte) error {
 		return s.applyKey(e)
 	case of == "policy" && e.Name == contract.EventPolicyActivated:
 		return s.applyPolicy(e, files)
+	case of == "policy" && e.Name == contract.EventPasskeyRegistered:
+		return s.applyPasskey(e)
 	}
 	if cellMakers[e.Name] != "" {
 		return s.applyCell(e)
@@ -215,6 +225,44 @@ func (s *system) applyKey(e *contract.Event) error {
 		return err
 	}
 	return s.cell.Apply(e, s.reg.At)
+}
+
+// passkeyOf identifies a passkey by its tenant and the id of its credential.
+type passkeyOf struct{ tenant, id string }
+
+// registered is a passkey and the Lamport time of its registration.
+type registered struct {
+	contract.PasskeyRegistered
+	since uint64
+}
+
+// applyPasskey adds a passkey. The first registration of a credential in a tenant counts.
+func (s *system) applyPasskey(e *contract.Event) error {
+	r := registered{since: e.Lamport}
+	err := contract.Decode(e.Data, &r.PasskeyRegistered)
+	if err == nil {
+		err = passkey.Check(&r.PasskeyRegistered)
+	}
+	if err != nil {
+		return fmt.Errorf("event %s: %w", e.ID, err)
+	}
+	if s.passkeys == nil {
+		s.passkeys = map[passkeyOf]registered{}
+	}
+	if at := (passkeyOf{e.Tenant, r.ID}); s.passkeys[at].ID == "" {
+		s.passkeys[at] = r
+	}
+	return s.ofPack(e)
+}
+
+// passkey implements guard.PasskeyAt. The removal of a passkey is not taken into account,
+// because an instance of policy that recorded a later vote may not have read it.
+func (s *system) passkey(tenant, id string, lamport uint64) (*contract.PasskeyRegistered, error) {
+	r := s.passkeys[passkeyOf{tenant, id}]
+	if r.ID == "" || lamport <= r.since {
+		return nil, errors.New("passkey: was not registered in tenant " + tenant + " before the vote")
+	}
+	return &r.PasskeyRegistered, nil
 }
 
 // applyPolicy records by its digest that a policy document was activated, even if the

@@ -8,6 +8,8 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey/passkeytest"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 )
@@ -19,6 +21,60 @@ type escalation struct {
 	facts  guard.Facts
 	settle bool
 	signer *sign.Key
+	device *passkeytest.Device // with a passkey of carol; used if the test sets sworn
+	sworn  func(*contract.Approval, *contract.Decision)
+}
+
+// byPasskey has a passkey of carol sign her vote, and registers it if known is set.
+func byPasskey(w *world, known bool, change func(*escalation)) func(*escalation) {
+	return func(x *escalation) {
+		x.device = passkeytest.New("https://mesh.example", "mesh.example")
+		if known {
+			e := w.put("policy", "passkey_registered", "identity", contract.Bytes(x.device.Registered("carol")), nil)
+			w.store(e)
+		}
+		x.sworn = func(a *contract.Approval, d *contract.Decision) {
+			a.Passkey = x.device.Assert(passkey.Challenge(guard.BallotOf(a, d)))
+		}
+		x.facts.Approvals[1].Passkey = true
+		change(x)
+	}
+}
+
+// TestPasskeyVotes shows that a pack verifies with a vote that a passkey signed, that the report
+// counts it, and that the pack does not verify if the passkey is not registered or is another
+// person's, if the assertion is that of another vote, or if the decision counts a vote without a
+// passkey as one with a passkey.
+func TestPasskeyVotes(t *testing.T) {
+	for name, c := range map[string]struct {
+		known  bool
+		change func(*escalation)
+		word   string
+	}{
+		"good":           {true, func(*escalation) {}, ""},
+		"not registered": {false, func(*escalation) {}, "was not registered in tenant t"},
+		"of another":     {true, func(x *escalation) { x.votes[1].Approver, x.facts.Approvals[1].Approver = "dave", "dave" }, "that of another person"},
+		"not verified":   {true, func(x *escalation) { x.device.Flags = 1 }, "has not verified the person"},
+		"another vote": {true, func(x *escalation) {
+			x.sworn = func(a *contract.Approval, d *contract.Decision) {
+				b := guard.BallotOf(a, d)
+				b.Vote = contract.Refuse
+				a.Passkey = x.device.Assert(passkey.Challenge(b))
+			}
+		}, "challenge is that of another ballot"},
+		"counted as one": {true, func(x *escalation) { x.sworn = nil }, "not recorded"},
+		"not counted":    {true, func(x *escalation) { x.facts.Approvals[1].Passkey = false }, "not recorded"},
+	} {
+		w := sample(t, 1)
+		w.escalated(byPasskey(w, c.known, c.change))
+		rep, err := Verify(build(t, w.source("s-e"), w.keys["audit"]), w.root.KID)
+		switch {
+		case c.word == "" && (err != nil || rep.Passkeys != 1 || !strings.Contains(rep.String(), "passkeys  1 votes")):
+			t.Errorf("%s: %v %v", name, rep, err)
+		case c.word != "" && (err == nil || !strings.Contains(err.Error(), c.word)):
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // escalated adds an escalated call with its outcome to the ledger. After the ESCALATE is
@@ -43,6 +99,8 @@ func (w *world) escalated(spoil func(*escalation)) {
 	e := w.put("policy", "escalated", "s-e", contract.Bytes(&contract.Escalated{Call: c, Decision: d, Expires: contract.Time(w.now.Add(time.Minute)), Rules: rules}), p)
 	e.ID = d.ID
 	w.store(e)
+	escalate := new(contract.Decision)
+	*escalate = d
 	x.votes = []contract.Approval{
 		{Approver: "bob", CallID: "c-e", KID: bob.KID, Reason: "seen", Roles: []string{guard.DefaultRole}, Tenant: "t", Vote: contract.Grant},
 		{Approver: "carol", CallID: "c-e", Reason: "seen", Resolved: "granted", Roles: []string{guard.DefaultRole}, Tenant: "t", Vote: contract.Grant}}
@@ -59,7 +117,13 @@ func (w *world) escalated(spoil func(*escalation)) {
 		if !x.settle {
 			v.Resolved = ""
 		}
+		if i == 1 && x.sworn != nil {
+			x.sworn(&v, escalate)
+		}
 		ev := w.put("policy", "approval_recorded", "s-e", contract.Bytes(&v), e)
+		if v.Passkey != nil {
+			ev.Version = 2
+		}
 		ev.ID = []string{"v-0", "v-1"}[i]
 		w.store(ev)
 	}
@@ -72,6 +136,9 @@ func (w *world) escalated(spoil func(*escalation)) {
 	}
 	a := w.put("policy", "allowed", "s-e", contract.Bytes(&contract.Allowed{Call: c, Decision: d}), p)
 	a.ID, a.Target, a.Version = d.ID, "session-runner", 2 // schema version 2 is the first whose facts may hold approvals
+	if x.device != nil {
+		a.Version = 7 // the first whose facts state that a passkey signed a vote
+	}
 	w.store(a)
 	s := w.put("session-runner", "effect_started", "s-e", contract.Bytes(&contract.Started{CallID: "c-e", DecisionID: d.ID, IntentID: d.Intent.ID}), a)
 	s.ID = "s-c-e"

@@ -110,7 +110,8 @@ type ExportReport struct {
 	Receipts int    `json:"receipts"`
 	Attested int    `json:"attested_by_callers"` // receipts of effects that callers reported and no executor observed
 	Open     int    `json:"open_calls"`
-	Complete string `json:"complete"` // CompleteAttested
+	Passkeys int    `json:"passkey_votes"` // votes whose signature by a passkey of the approver was verified
+	Complete string `json:"complete"`      // CompleteAttested
 }
 
 // CompleteAttested is the value of ExportReport.Complete. It states how far it is proved
@@ -121,8 +122,9 @@ const CompleteAttested = "each session bound by checkpoint, their number atteste
 // String returns the report as several lines of text for people; programs use the
 // JSON form.
 func (r *ExportReport) String() string {
-	return fmt.Sprintf("VERIFIED tenant %s\n  log       %s\n  size      %d events, root %s\n  events    %d, the other %d are hidden\n  sessions  %d, each chain unbroken up to the end that the checkpoint commits to\n  receipts  %d, of them %d attested by the callers alone\n  complete  %s\n  open      %d calls without an outcome yet\n",
+	s := fmt.Sprintf("VERIFIED tenant %s\n  log       %s\n  size      %d events, root %s\n  events    %d, the other %d are hidden\n  sessions  %d, each chain unbroken up to the end that the checkpoint commits to\n  receipts  %d, of them %d attested by the callers alone\n  complete  %s\n  open      %d calls without an outcome yet\n",
 		r.Tenant, r.Origin, r.TreeSize, r.RootHash, r.Events, r.Hidden, r.Sessions, r.Receipts, r.Attested, r.Complete, r.Open)
+	return s + passkeyLine(r.Passkeys)
 }
 
 // VerifyExport verifies a tenant's export against the key id of the trusted root. It checks the
@@ -300,7 +302,7 @@ func (x *export) walk(open Opener) (*ExportReport, error) {
 		return nil, err
 	}
 	rep := &ExportReport{Tenant: x.tenant, Origin: x.head.Origin, TreeSize: int64(x.head.Size), RootHash: hex.EncodeToString(x.head.Root[:]),
-		Events: x.events, Hidden: int64(x.head.Size) - x.events, Complete: CompleteAttested}
+		Events: x.events, Hidden: int64(x.head.Size) - x.events, Complete: CompleteAttested, Passkeys: x.signed}
 	for _, s := range w.sessions {
 		rep.Sessions++
 		rep.Receipts += int(s.receipts)

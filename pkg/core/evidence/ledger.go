@@ -45,7 +45,8 @@ type LedgerReport struct {
 	Receipts int    `json:"receipts"`
 	Attested int    `json:"attested_by_callers"` // receipts of effects that callers reported and no executor observed
 	Open     int    `json:"open_calls"`
-	Tips     string `json:"tips"` // TipBound, or TipAttested if the checkpoint commits to no map of tips
+	Passkeys int    `json:"passkey_votes"` // votes whose signature by a passkey of the approver was verified
+	Tips     string `json:"tips"`          // TipBound, or TipAttested if the checkpoint commits to no map of tips
 }
 
 // String returns the report as several lines of text for people; programs use the
@@ -55,8 +56,18 @@ func (r *LedgerReport) String() string {
 	if r.Tips != TipBound {
 		tips = "the checkpoint commits to no map of them"
 	}
-	return fmt.Sprintf("VERIFIED ledger %s\n  size      %d events, root %s\n  sessions  %d, each chain unbroken\n  receipts  %d, of them %d attested by the callers alone\n  tips      %s\n  open      %d calls without an outcome yet\n",
+	s := fmt.Sprintf("VERIFIED ledger %s\n  size      %d events, root %s\n  sessions  %d, each chain unbroken\n  receipts  %d, of them %d attested by the callers alone\n  tips      %s\n  open      %d calls without an outcome yet\n",
 		r.Origin, r.TreeSize, r.RootHash, r.Sessions, r.Receipts, r.Attested, tips, r.Open)
+	return s + passkeyLine(r.Passkeys)
+}
+
+// passkeyLine returns the line of a report about the votes whose signatures by passkeys were
+// verified, or "" if there are none.
+func passkeyLine(votes int) string {
+	if votes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("  passkeys  %d votes, each signed by a passkey that the approver had registered\n", votes)
 }
 
 // Opener opens an exported ledger at its start. Each of the two passes of a verification
@@ -388,7 +399,7 @@ func (w *walk) report() (*LedgerReport, error) {
 	if err := w.caused(); err != nil {
 		return nil, err
 	}
-	rep := &LedgerReport{Origin: w.l.head.Origin, TreeSize: int64(w.l.head.Size), RootHash: hex.EncodeToString(w.l.head.Root[:]), Tips: TipAttested, Sessions: len(w.sessions)}
+	rep := &LedgerReport{Origin: w.l.head.Origin, TreeSize: int64(w.l.head.Size), RootHash: hex.EncodeToString(w.l.head.Root[:]), Tips: TipAttested, Sessions: len(w.sessions), Passkeys: w.l.signed}
 	var leaves []translog.TipLeaf
 	for k, s := range w.sessions {
 		rep.Receipts += int(s.receipts)

@@ -28,6 +28,7 @@ type Report struct {
 	Receipts  int    `json:"receipts"`
 	Attested  int    `json:"attested_by_callers"` // receipts of effects that callers reported and no executor observed
 	Open      int    `json:"open_calls"`          // calls without an outcome in the pack
+	Passkeys  int    `json:"passkey_votes"`       // votes whose signature by a passkey of the approver was verified
 	Erased    int    `json:"erased"`              // references to contents that are erased, encrypted or withheld; their commitments still verify
 	GrownFrom int64  `json:"grown_from"`          // size of the earlier checkpoint that this one is proven to extend; 0 = none
 	Redacted  int    `json:"redacted"`            // events without their payloads; audit alone attests their leaf hashes
@@ -150,6 +151,7 @@ func (v *verification) follow() (*Report, error) {
 	if rep.Open, err = checkCalls(m, d, v.sys); err != nil {
 		return nil, in(pathEvents, err)
 	}
+	rep.Passkeys = v.sys.signed
 	if err := checkDerived(m, d, v.files); err != nil {
 		return nil, err
 	}
@@ -449,6 +451,7 @@ func (r *Report) String() string {
 	if r.Open > 0 {
 		s += fmt.Sprintf("  open      %d calls had no outcome when the checkpoint was taken\n", r.Open)
 	}
+	s += passkeyLine(r.Passkeys)
 	if r.GrownFrom > 0 {
 		s += fmt.Sprintf("  grown     from the checkpoint over %d events\n", r.GrownFrom)
 	}

@@ -56,7 +56,8 @@ const DefaultRole = "approver"
 
 // Approved reports whether the grants among votes meet every rule; a quorum below 1
 // counts as 1. Each approver counts once per rule, and only with one of the rule's
-// roles, or with DefaultRole if the rule names none. Votes of callers, the principals
+// roles, or with DefaultRole if the rule names none. If the rule requires passkeys, only
+// votes that a passkey signed count. Votes of callers, the principals
 // who proposed the call or for whom it is made, do not count. Without rules, Approved
 // returns true.
 func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...string) bool {
@@ -67,7 +68,7 @@ func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...st
 		}
 		var who []string
 		for _, v := range votes {
-			if v.Vote == contract.Grant && !slices.Contains(callers, v.Approver) && !slices.Contains(who, v.Approver) &&
+			if v.Vote == contract.Grant && (v.Passkey || !rules[i].Passkey) && !slices.Contains(callers, v.Approver) && !slices.Contains(who, v.Approver) &&
 				slices.ContainsFunc(v.Roles, func(r string) bool { return slices.Contains(roles, r) }) {
 				who = append(who, v.Approver)
 			}

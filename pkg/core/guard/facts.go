@@ -163,6 +163,7 @@ func (k *KeyFact) Canonical(c *canon.Codec) {
 type ApprovalFact struct {
 	Approver string   `json:"approver"`
 	EventID  string   `json:"event_id"`
+	Passkey  bool     `json:"passkey,omitempty"` // a passkey of the approver signed the vote
 	Roles    []string `json:"roles,omitempty"`
 	Vote     string   `json:"vote"`
 }
@@ -172,6 +173,7 @@ type ApprovalFact struct {
 func (a *ApprovalFact) Canonical(c *canon.Codec) {
 	c.Str("approver", &a.Approver)
 	c.Str("event_id", &a.EventID)
+	c.OptBool("passkey", &a.Passkey)
 	c.OptStrs("roles", &a.Roles)
 	c.Str("vote", &a.Vote)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 )
 
@@ -95,12 +96,40 @@ func BallotOf(a *contract.Approval, escalated *contract.Decision) *contract.Ball
 		Tenant: a.Tenant, Vote: a.Vote}
 }
 
-// VerifyBallot checks the signature of a vote. A vote with a key or a signature needs
-// both, and the key must have been the approver's, in the tenant of the escalated
-// decision, at lamport; otherwise VerifyBallot returns an error. It returns nil for a vote
-// with neither key nor signature: it was cast by an authenticated person, which the
-// producer of the event attests.
-func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt, lamport uint64) error {
+// PasskeyAt returns the passkey with an id that was registered in a tenant before a Lamport
+// time, or an error.
+type PasskeyAt func(tenant, id string, lamport uint64) (*contract.PasskeyRegistered, error)
+
+// VerifyPasskey verifies the signature of a vote that a passkey has signed, and returns the
+// authenticator's counter of signatures. The passkey must be one of the approver's, in the
+// tenant of the escalated decision, at lamport, and no other key may have signed the vote.
+func VerifyPasskey(a *contract.Approval, escalated *contract.Decision, passkeys PasskeyAt, lamport uint64) (count uint32, err error) {
+	p, err := passkeys(escalated.Tenant, a.Passkey.CredentialID, lamport)
+	switch {
+	case err != nil:
+	case a.Sig != "" || a.KID != "":
+		err = errors.New("kid: a vote is signed with a key or with a passkey, not with both")
+	case p.Principal != a.Approver:
+		err = errors.New("passkey: is that of another person")
+	default:
+		count, err = passkey.Verify(p, passkey.Challenge(BallotOf(a, escalated)), a.Passkey)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("vote of %s: %w", a.Approver, err)
+	}
+	return count, nil
+}
+
+// VerifyBallot checks the signature of a vote, which VerifyPasskey verifies if it is that of
+// a passkey. A vote with a key or a signature needs both, and the key must have been the
+// approver's, in the tenant of the escalated decision, at lamport; otherwise VerifyBallot
+// returns an error. It returns nil for a vote without a signature: it was cast by an
+// authenticated person, which the producer of the event attests.
+func VerifyBallot(a *contract.Approval, escalated *contract.Decision, keys KeyAt, passkeys PasskeyAt, lamport uint64) error {
+	if a.Passkey != nil {
+		_, err := VerifyPasskey(a, escalated, passkeys, lamport)
+		return err
+	}
 	if a.Sig == "" && a.KID == "" {
 		return nil
 	}

@@ -174,13 +174,13 @@ func TestBallots(t *testing.T) {
 		a := &contract.Approval{Approver: "bob", CallID: "c-1", KID: k.KID, Tenant: "t", Vote: contract.Grant}
 		a.Sig = k.Sign(sign.DomainApproval, contract.Bytes(guard.BallotOf(a, shown)))
 		c.change(a)
-		if err := guard.VerifyBallot(a, shown, at, 9); (err == nil) != c.ok || err != nil && !strings.HasPrefix(err.Error(), "vote of ") {
+		if err := guard.VerifyBallot(a, shown, at, nil, 9); (err == nil) != c.ok || err != nil && !strings.HasPrefix(err.Error(), "vote of ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	a := &contract.Approval{Approver: "bob", CallID: "c-1", KID: k.KID, Tenant: "t", Vote: contract.Grant}
 	a.Sig = k.Sign(sign.DomainApproval, contract.Bytes(guard.BallotOf(a, shown)))
-	if guard.VerifyBallot(a, &contract.Decision{ID: "q-c-2", Facts: contract.Raw("{}")}, at, 9) == nil {
+	if guard.VerifyBallot(a, &contract.Decision{ID: "q-c-2", Facts: contract.Raw("{}")}, at, nil, 9) == nil {
 		t.Error("the vote counts for another decision")
 	}
 }

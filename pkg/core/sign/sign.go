@@ -31,6 +31,7 @@ const (
 	DomainPack     = "binnacle pack archive v1"
 	DomainReceipt  = "binnacle receipt v1"
 	DomainTrust    = "binnacle trust v1"
+	DomainPasskey  = "binnacle passkey vote v1"
 	DomainP0       = "binnacle p0 v1"
 	DomainManifest = "binnacle evidence manifest v1"
 	DomainSnapshot = "binnacle snapshot v1"

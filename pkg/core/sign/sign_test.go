@@ -129,7 +129,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("%s, want %s", k.KID, want)
 	}
 	seen := map[string]bool{}
-	for _, d := range []string{DomainApproval, DomainCell, DomainDecision, DomainEpoch, DomainExport, DomainLink, DomainOperator, DomainPack, DomainReceipt, DomainTrust, DomainP0, DomainManifest, DomainSnapshot} {
+	for _, d := range []string{DomainApproval, DomainCell, DomainDecision, DomainEpoch, DomainExport, DomainLink, DomainOperator, DomainPack, DomainReceipt, DomainTrust, DomainPasskey, DomainP0, DomainManifest, DomainSnapshot} {
 		if seen[d] || strings.Contains(d, "\n") {
 			t.Errorf("domain %q is used twice or is not one line", d)
 		}

@@ -47,6 +47,8 @@ func ofMesh(e *contract.Event) bool {
 	switch e.Name {
 	case contract.EventCellOpened:
 		return true
+	case contract.EventPasskeyRegistered:
+		return false
 	case contract.EventPolicyActivated:
 		var a contract.Activated
 		return contract.Decode(e.Data, &a) == nil && (a.Layer == "p0" || a.Layer == "p1" && (a.Source == "config" || e.Version == 1 || e.Tenant == contract.CellTenant))

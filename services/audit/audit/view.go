@@ -362,7 +362,7 @@ func (w *writer) apply(en eventlog.Entry) (lamport uint64, err error) {
 		if err := contract.Decode(e.Data, rec); err != nil {
 			return alarm(err.Error())
 		}
-	case contract.EventKeyPublished, contract.EventKeyRevoked, contract.EventPolicyActivated, contract.EventCellOpened:
+	case contract.EventKeyPublished, contract.EventKeyRevoked, contract.EventPolicyActivated, contract.EventCellOpened, contract.EventPasskeyRegistered:
 		if err := w.system(e, place{tenant, en.Seq}); err != nil {
 			return 0, err
 		}

@@ -64,6 +64,10 @@ func (s *Service) table() []route {
 		{post, logins.LogoutPath, auth.Login, s.pages.Logout},
 		{get, logins.DevicePath, auth.Open, s.pages.Device},
 		{post, logins.DevicePath, auth.Login, s.pages.ApproveDevice},
+		{get, logins.PasskeysPath, auth.Open, s.pages.Passkeys},
+		{post, logins.PasskeysPath, auth.Login, s.pages.ChangePasskey},
+		{get, logins.ApprovalsPath, auth.Open, s.pages.Ballot},
+		{post, logins.ApprovalsPath, auth.Login, s.pages.Vote},
 		{post, logins.ProviderPath, auth.Login, s.pages.Begin},
 		{get, logins.CallbackPath, auth.Open, s.pages.Callback},
 

@@ -73,7 +73,7 @@ type Claims struct {
 	Use    string   `json:"use,omitempty"` // one of the uses of the tokens of logins; empty for a token that Mint made
 
 	// The state of a login at the identity provider; see UseState.
-	Nonce      string `json:"nonce,omitempty"`
+	Nonce      string `json:"nonce,omitempty"`      // or the challenge of UsePasskey
 	Verifier   string `json:"pkce,omitempty"`       // of RFC 7636
 	Back       string `json:"back,omitempty"`       // URL to which the identity provider sends the browser back
 	Invitation string `json:"invitation,omitempty"` // digest of the code of an invitation
@@ -89,6 +89,7 @@ const (
 	UseRefresh = "refresh"
 	UseDevice  = "device"  // the code of a device, which is exchanged for tokens after its approval
 	UseBrowser = "browser" // the credential of a browser, which is valid only in a cookie
+	UsePasskey = "passkey" // the state of the registration of a passkey
 	UseState   = "state"   // the state of an OpenID Connect login that is in progress
 )
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey/passkeytest"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
@@ -128,7 +130,7 @@ func TestSignedBallots(t *testing.T) {
 			{`{"call_id":"c-other","sig":"x"}`, true},           // the call is not waiting for votes
 			{`[]`, true}, // args that the schema denies
 		} {
-			if m.ballots.verifies("t", []byte(c.args)) != c.want {
+			if m.ballots.verifies(&contract.Event{Tenant: "t", Actor: "bob"}, []byte(c.args)) != c.want {
 				t.Errorf("%s: not %v", c.args, c.want)
 			}
 		}
@@ -147,6 +149,81 @@ func TestSignedBallots(t *testing.T) {
 		settled(t, ctx, l, m)
 		if status, reason := l.outcome(call); status != contract.Denied || reason != contract.ReasonApprovalDenied {
 			t.Error(status, reason)
+		}
+	})
+}
+
+// TestPasskeyVotes shows that a vote counts if a passkey of the caller has signed exactly this
+// vote, and not if another vote, person or call was signed, if the passkey was removed, if the
+// device did not verify the person, or if its counter did not increase; and that under a rule
+// that requires passkeys no other vote counts.
+func TestPasskeyVotes(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		l, m, call := waits(t, ctx)
+		bob, carol := passkeytest.New("https://mesh.example", "mesh.example"), passkeytest.New("https://mesh.example", "mesh.example")
+		l.put("policy", contract.EventPasskeyRegistered, "identity", bob.Registered("bob"), nil)
+		l.put("policy", contract.EventPasskeyRegistered, "identity", carol.Registered("carol"), nil)
+		m.follow()
+		shown := &m.states.OfCell().WaitingFor(call).Escalated
+		challenge := func(who, vote string) []byte {
+			return passkey.Challenge(guard.BallotOf(&contract.Approval{Approver: who, CallID: call, Reason: "seen", Tenant: "t", Vote: vote}, &shown.Decision))
+		}
+		args := func(a *contract.Assertion) []byte {
+			return []byte(`{"call_id":"` + call + `","passkey":` + string(contract.Bytes(a)) + `,"reason":"seen","vote":"grant"}`)
+		}
+		verifies := func(who string, a *contract.Assertion) bool {
+			return m.ballots.verifies(&contract.Event{Tenant: "t", Actor: who}, args(a))
+		}
+		good := bob.Assert(challenge("bob", contract.Grant))
+		absent := *bob
+		absent.Flags = 1
+		for name, c := range map[string]struct {
+			who  string
+			a    *contract.Assertion
+			want bool
+		}{
+			"the vote":                     {"bob", good, true},
+			"of another person":            {"carol", good, false},
+			"another verdict":              {"bob", bob.Assert(challenge("bob", contract.Refuse)), false},
+			"another person's device":      {"bob", carol.Assert(challenge("bob", contract.Grant)), false},
+			"without verification":         {"bob", absent.Assert(challenge("bob", contract.Grant)), false},
+			"a device that is not known":   {"bob", passkeytest.New("https://mesh.example", "mesh.example").Assert(challenge("bob", contract.Grant)), false},
+			"the device of another origin": {"bob", (&passkeytest.Device{Key: bob.Key, ID: bob.ID, Origin: "https://evil", RPID: bob.RPID, Flags: 5, Count: 9}).Assert(challenge("bob", contract.Grant)), false},
+		} {
+			if verifies(c.who, c.a) != c.want {
+				t.Errorf("%s: not %v", name, c.want)
+			}
+		}
+		both := `{"call_id":"` + call + `","kid":"k-1","passkey":` + string(contract.Bytes(good)) + `,"reason":"seen","sig":"x","vote":"grant"}`
+		if m.ballots.verifies(&contract.Event{Tenant: "t", Actor: "bob"}, []byte(both)) {
+			t.Error("a vote is signed twice")
+		}
+		// The executor verifies again, also if the decision did not.
+		r := m.governor.handle(ctx, work("carol", kindVote, string(args(good))))
+		if r.ErrorCode != contract.CodeInvalidInput || !strings.Contains(r.ErrorMessage, "another person") {
+			t.Errorf("%+v", r)
+		}
+		shown.Rules = []contract.ApprovalRule{{Passkey: true, Quorum: 2, TimeoutMS: 60_000}}
+		r = m.governor.handle(ctx, work("carol", kindVote, `{"call_id":"`+call+`","reason":"seen","vote":"deny"}`))
+		if r.ErrorCode != contract.CodeInvalidInput || !strings.HasPrefix(r.ErrorMessage, "passkey: the rules count only") {
+			t.Errorf("a vote without a passkey: %+v", r)
+		}
+		r = m.governor.handle(ctx, work("bob", kindVote, string(args(good))))
+		if r.ErrorCode != "" || !strings.Contains(string(r.Output), `"approver":"bob"`) {
+			t.Fatalf("%+v", r)
+		}
+		m.follow()
+		var recorded contract.Approval
+		if err := contract.Decode(l.of(contract.EventApprovalRecorded)[0].Data, &recorded); err != nil || recorded.Passkey == nil || *recorded.Passkey != *good || recorded.Resolved != "" {
+			t.Errorf("%+v %v", recorded, err)
+		}
+		if verifies("bob", good) {
+			t.Error("an assertion is accepted twice")
+		}
+		l.put("policy", events.PasskeyRemovedName, "identity", &events.PasskeyRemoved{ID: carol.Registered("carol").ID, Principal: "carol", Reason: "lost"}, nil)
+		m.follow()
+		if verifies("carol", carol.Assert(challenge("carol", contract.Grant))) {
+			t.Error("a passkey that was removed votes")
 		}
 	})
 }

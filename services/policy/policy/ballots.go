@@ -46,19 +46,48 @@ func (i *instance) escalation(ctx context.Context, e *contract.Event, before uin
 }
 
 // voteArgs is the input of policy.vote. A vote with KID and Sig is that of the key's
-// owner, and a vote with neither is that of the caller. A vote with only one of them
-// does not verify.
+// owner, and any other vote is that of the caller. A vote with only one of them does not
+// verify. With Passkey, a passkey of the caller has signed the vote.
 type voteArgs struct {
-	CallID string `json:"call_id"`
-	Vote   string `json:"vote"`
-	Reason string `json:"reason"`
-	KID    string `json:"kid"`
-	Sig    string `json:"sig"`
+	CallID  string              `json:"call_id"`
+	Vote    string              `json:"vote"`
+	Reason  string              `json:"reason"`
+	KID     string              `json:"kid"`
+	Passkey *contract.Assertion `json:"passkey"`
+	Sig     string              `json:"sig"`
 }
 
-// signer returns the principal that owns the key of a ballot, and an error unless
-// the ballot's signature verifies and the principal is of the waiting call's tenant.
-func (b *ballots) signer(a *voteArgs, w *state.Waiting) (string, error) {
+// signed reports whether the vote has a signature, or a part of one.
+func (a *voteArgs) signed() bool { return a.Sig != "" || a.KID != "" || a.Passkey != nil }
+
+// approval returns the vote as it is recorded, without roles and resolution.
+func (a *voteArgs) approval(approver string, w *state.Waiting) *contract.Approval {
+	return &contract.Approval{Approver: approver, CallID: a.CallID, KID: a.KID, Passkey: a.Passkey, Reason: a.Reason, Sig: a.Sig, Tenant: w.Escalated.Decision.Tenant, Vote: a.Vote}
+}
+
+// byPasskey returns an error unless a passkey of the caller has signed the vote. If the
+// authenticator counts its signatures, the count must have increased since the last vote;
+// otherwise the passkey may have been copied.
+func (b *ballots) byPasskey(caller string, a *voteArgs, w *state.Waiting) error {
+	var last uint32
+	find := func(tenant, id string, _ uint64) (p *contract.PasskeyRegistered, err error) {
+		b.states.Of(tenant).Read(func(v *state.View) { p, last, err = v.People.Passkeys.Find(id) })
+		return p, err
+	}
+	count, err := guard.VerifyPasskey(a.approval(caller, w), &w.Escalated.Decision, find, 0)
+	if err == nil && (count != 0 || last != 0) && count <= last {
+		err = fmt.Errorf("passkey: the authenticator has counted %d signatures, and %d at the last vote; it may be a copy", count, last)
+	}
+	return err
+}
+
+// signer returns the principal that signed a ballot: the caller for that of a passkey, and
+// otherwise the owner of the key. The error is not nil unless the ballot's signature
+// verifies and the principal is of the waiting call's tenant.
+func (b *ballots) signer(caller string, a *voteArgs, w *state.Waiting) (string, error) {
+	if a.Passkey != nil {
+		return caller, b.byPasskey(caller, a, w)
+	}
 	for _, k := range b.trust.Keys() {
 		if k.KID != a.KID {
 			continue
@@ -67,26 +96,25 @@ func (b *ballots) signer(a *voteArgs, w *state.Waiting) (string, error) {
 		if !ok {
 			return "", errors.New("kid: is not an approver's key")
 		}
-		v := contract.Approval{Approver: who, CallID: a.CallID, KID: a.KID, Reason: a.Reason, Sig: a.Sig, Tenant: w.Escalated.Decision.Tenant, Vote: a.Vote}
-		return who, guard.VerifyBallot(&v, &w.Escalated.Decision, b.trust.At, b.emit.Tick())
+		return who, guard.VerifyBallot(a.approval(who, w), &w.Escalated.Decision, b.trust.At, nil, b.emit.Tick())
 	}
 	return "", errors.New("kid: is not in the trust registry")
 }
 
-// verifies returns false if args, those of a vote in a tenant, contain a signature or a
-// key id, the call waits for votes in that tenant, and the ballot does not verify. It
+// verifies returns false if args, those of the vote that e proposes, contain a signature or a
+// key id, the call waits for votes in the tenant of e, and the ballot does not verify. It
 // returns true for any other vote. The tenant must exist. verifies is called before the
 // decision, so that a call with a forged ballot is denied and has a receipt.
-func (b *ballots) verifies(tenant string, args []byte) bool {
+func (b *ballots) verifies(e *contract.Event, args []byte) bool {
 	var a voteArgs
-	if json.Unmarshal(args, &a) != nil || a.Sig == "" && a.KID == "" {
+	if json.Unmarshal(args, &a) != nil || !a.signed() {
 		return true // the vote has no signature, or the schema denies its args
 	}
-	w := b.states.Of(tenant).WaitingFor(a.CallID)
+	w := b.states.Of(e.Tenant).WaitingFor(a.CallID)
 	if w == nil {
 		return true // the call does not wait for votes; the executor reports that
 	}
-	_, err := b.signer(&a, w)
+	_, err := b.signer(e.Actor, &a, w)
 	return err == nil
 }
 
@@ -116,9 +144,9 @@ func (b *ballots) vote(ctx context.Context, w *execute.Work) execute.Result {
 	if waits == nil {
 		return execute.Fail(contract.CodeNotFound, "no call %s waits for approval", a.CallID)
 	}
-	v := approval.Vote{Approver: w.Event.Actor, Vote: a.Vote, Reason: a.Reason, KID: a.KID, Sig: a.Sig}
-	if a.Sig != "" || a.KID != "" {
-		who, err := b.signer(&a, waits)
+	v := approval.Vote{Approver: w.Event.Actor, Vote: a.Vote, Reason: a.Reason, KID: a.KID, Sig: a.Sig, Passkey: a.Passkey}
+	if a.signed() {
+		who, err := b.signer(w.Event.Actor, &a, waits)
 		if err != nil {
 			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}

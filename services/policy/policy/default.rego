@@ -21,7 +21,7 @@ scope_of := {
 }
 
 # What principals say about what is their own needs no scope beside a token.
-own_affairs := {"policy.accept_invitation", "policy.approve_device", "policy.end_login", "policy.open_login", "policy.renew_login", "policy.report_groups", "policy.consent_key", "policy.withdraw_consent", "policy.grant_session", "policy.revoke_session"}
+own_affairs := {"policy.accept_invitation", "policy.approve_device", "policy.end_login", "policy.open_login", "policy.register_passkey", "policy.remove_passkey", "policy.renew_login", "policy.report_groups", "policy.consent_key", "policy.withdraw_consent", "policy.grant_session", "policy.revoke_session"}
 
 # What these erase is gone for ever.
 erasures := {"vault.destroy_content_key", "vault.erase"}

@@ -75,8 +75,8 @@ func (d *decider) readArgs(ctx context.Context, tenant string, c *contract.Call)
 // gatherByArgs decodes a request to a model into p.model and adds the facts that depend on
 // values in the args: which labels the requested model may receive, if the call has labels; the
 // state of the virtual key, which may exclude that model; whether a ballot's signature verifies;
-// whether the call changes ceilings outside of an opened cell; and whether a registration or an
-// invitation requires a second person.
+// whether the call changes ceilings outside of an opened cell; and whether a registration, also that
+// of a passkey, or an invitation requires a second person.
 func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 	f := &p.facts
 	model := ""
@@ -95,12 +95,12 @@ func (d *decider) gatherByArgs(p *proposal, now time.Time) {
 		if f.Kind == govern.KindRegister {
 			f.DualControl = v.People.People.DualControl(p.args, f.Actor, now)
 		}
-		if f.Kind == govern.KindInvite {
+		if f.Kind == govern.KindInvite || f.Kind == govern.KindRegisterPasskey {
 			f.DualControl = v.People.People.SecondPerson(f.Actor, now)
 		}
 	})
 	if f.Kind == kindVote {
-		f.Unverified = !d.ballots.verifies(p.event.Tenant, p.args)
+		f.Unverified = !d.ballots.verifies(p.event, p.args)
 	}
 }
 

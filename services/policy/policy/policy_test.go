@@ -267,7 +267,7 @@ func TestOneScope(t *testing.T) {
 			kinds = append(kinds, k.Prefix+".x")
 		}
 	}
-	own := []string{"policy.accept_invitation", "policy.approve_device", "policy.consent_key", "policy.end_login", "policy.grant_session", "policy.open_login", "policy.renew_login", "policy.report_groups", "policy.revoke_session", "policy.withdraw_consent"}
+	own := []string{"policy.accept_invitation", "policy.approve_device", "policy.consent_key", "policy.end_login", "policy.grant_session", "policy.open_login", "policy.register_passkey", "policy.remove_passkey", "policy.renew_login", "policy.report_groups", "policy.revoke_session", "policy.withdraw_consent"}
 	for _, kind := range append(kinds, "vault.destroy_content_key", "vault.erase") {
 		w.event("policy", "tool_registered", &contract.Tool{Executor: "policy", Kind: kind, Tool: kind, Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
 		var passed []string

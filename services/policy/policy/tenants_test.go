@@ -191,7 +191,7 @@ func TestForeignVotes(t *testing.T) {
 				t.Errorf("%s of %s: %+v", c.args, c.tenant, r)
 			}
 		}
-		if m.ballots.verifies(tenantB, []byte(ballot)) {
+		if m.ballots.verifies(&contract.Event{Tenant: tenantB, Actor: "bob"}, []byte(ballot)) {
 			t.Error("a ballot with a key of the original tenant verifies for another")
 		}
 		if r := m.governor.handle(ctx, inTenant(tenantB, work("bob", kindVote, plain))); r.ErrorCode != "" {

@@ -32,8 +32,8 @@ var tools = []contract.Tool{
 		`"limits":{"type":"array","maxItems":1000,"items":{"type":"object","properties":{"id":{"type":"string"},"level":{"type":"string"},"max":{"type":"integer"},"measure":{"type":"string"},"on_exceed":{"type":"string"},"subject":{"type":"string"},"window":{"type":"string"}},"required":["id","level","max","measure","window"]}}`, "limits"),
 	tool("policy.freeze", "Stops everything: nothing starts, in flight or new, until policy.unfreeze. Answers when every live executor has acknowledged.", `"reason":{"type":"string","minLength":1,"maxLength":1000}`, "reason"),
 	tool(guard.KindUnfreeze, "Ends the freeze.", `"reason":{"type":"string","minLength":1,"maxLength":1000}`, "reason"),
-	tool(kindVote, "Votes on a call that waits for approval, as the caller, or with a ballot signed by the approver's own key.",
-		`"call_id":{"type":"string","maxLength":128},"vote":{"enum":["grant","deny"]},"reason":{"type":"string","minLength":1,"maxLength":1000},"kid":{"type":"string","maxLength":64},"sig":{"type":"string","maxLength":128}`, "call_id", "vote", "reason"),
+	tool(kindVote, "Votes on a call that waits for approval, as the caller, or with a ballot signed by the approver's own key or passkey.",
+		`"call_id":{"type":"string","maxLength":128},"vote":{"enum":["grant","deny"]},"reason":{"type":"string","minLength":1,"maxLength":1000},"kid":{"type":"string","maxLength":64},"passkey":`+assertion+`,"sig":{"type":"string","maxLength":128}`, "call_id", "vote", "reason"),
 	tool("policy.create_key", "Makes a virtual key for an actor: what it may be used for, which models, how much it may spend. The call holds the key's digest, never the key.",
 		`"id":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"actor":{"type":"string","minLength":1,"maxLength":128},"digest":{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"},"scopes":{"type":"array","minItems":1,"maxItems":32,"items":{"type":"string","maxLength":64}},"models":{"type":"array","maxItems":256,"items":{"type":"string","minLength":1,"maxLength":256}},"tags":{"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":64}},"budget_usd_micros":{"type":"integer","minimum":0},"budget_window":{"enum":["day","month","total"],"default":"total"},"rate_calls":{"type":"integer","minimum":0},"rate_window":{"enum":["second","minute","hour"],"default":"minute"},"concurrent":{"type":"integer","minimum":0},"cache":{"type":"boolean"},`+ttl(govern.MaxTerm)+``, "id", "actor", "digest", "scopes"),
 	tool("policy.consent_key", "Agrees, in person, that another principal makes a virtual key that calls as the caller: its id, its maker, and the most it may be used for.",
@@ -73,6 +73,10 @@ var tools = []contract.Tool{
 	tool(govern.KindUnmapGroup, "Ends the mapping of a group to a role.", `"group":`+groupName+`,"role":{"type":"string","maxLength":128}`, "group", "role"),
 	tool(govern.KindReportGroups, "States the groups of the caller, whom the identity provider has authenticated. Only gateways make this call.",
 		`"identity":`+digest+`,"groups":{"type":"array","maxItems":64,"items":`+groupName+`}`, "identity", "groups"),
+	tool(govern.KindRegisterPasskey, "Registers a passkey of the caller, which then signs votes. A second person approves. Only gateways make this call, for a person who is logged in by a browser.",
+		`"aaguid":{"type":"string","pattern":"^[0-9a-f]{32}$"},"attestation":{"type":"string","minLength":1,"maxLength":32},"id":`+credentialID+`,"name":{"type":"string","minLength":1,"maxLength":64},"origin":{"type":"string","format":"uri","maxLength":512},"public_key":{"type":"string","minLength":1,"maxLength":1024},"rp_id":{"type":"string","minLength":1,"maxLength":253},"sign_count":{"type":"integer","minimum":0,"maximum":4294967295}`,
+		"aaguid", "attestation", "id", "name", "origin", "public_key", "rp_id"),
+	tool(govern.KindRemovePasskey, "Ends a passkey of the caller, or, with the scope policy:admin, of another person.", `"id":`+credentialID+`,"reason":`+why, "id", "reason"),
 	tool(govern.KindGrantSecret, "Adds an entry to the access list of secrets: which principal may use which secrets, with which client and tool, for which requests, until when, for how many calls. A secret that the list has named is denied to everyone else.",
 		`"secret":`+secretPattern+`,"subject":`+principalName+`,"client":`+principalName+`,"tool":`+principalName+`,"host":{"type":"string","maxLength":255},"methods":{"type":"array","maxItems":16,"items":{"type":"string","minLength":1,"maxLength":32}},"paths":{"type":"array","maxItems":16,"items":{"type":"string","minLength":1,"maxLength":512}},"max_uses":{"type":"integer","minimum":0},"approval":{"type":"boolean"},`+ttl(govern.MaxTerm), "secret", "subject"),
 	tool(govern.KindWithdrawSecret, "Removes an entry from the access list of secrets. The secrets that it named stay denied to everyone whom no entry permits them.", `"id":{"type":"string","minLength":1,"maxLength":128}`, "id"),
@@ -84,7 +88,7 @@ var tools = []contract.Tool{
 	tool(tenant.KindSetQuota, "Replaces the quota of a tenant as a whole. For a member that is 0 or omitted, no limit applies, or to artifacts the configured one.", `"tenant":{"type":"string","maxLength":128},`+quota, "tenant", "quota"),
 }
 
-// Schemas of the arguments of calls about logins, members and the access to secrets.
+// Schemas of the arguments of calls about logins, members, passkeys and the access to secrets.
 const (
 	secretPattern = `{"type":"string","minLength":1,"maxLength":65}`
 	invitationID  = `{"type":"string","pattern":"^` + contract.IDInvitation + `[A-Za-z0-9_-]{8,64}$"}`
@@ -93,6 +97,9 @@ const (
 	why           = `{"type":"string","minLength":1,"maxLength":1000}`
 	loginID       = `{"type":"string","pattern":"^` + contract.IDLogin + `[A-Za-z0-9_-]{8,64}$"}`
 	loginScopes   = `{"type":"array","maxItems":32,"items":{"type":"string","maxLength":64}}`
+	credentialID  = `{"type":"string","minLength":22,"maxLength":1364,"pattern":"^[A-Za-z0-9_-]+$"}`
+	assertion     = `{"type":"object","properties":{"authenticator_data":` + base64URL + `,"client_data":` + base64URL + `,"credential_id":` + credentialID + `,"signature":` + base64URL + `},"required":["authenticator_data","client_data","credential_id","signature"],"additionalProperties":false}`
+	base64URL     = `{"type":"string","maxLength":4096,"pattern":"^[A-Za-z0-9_-]+$"}`
 	digest        = `{"type":"string","pattern":"^sha256:[0-9a-f]{64}$"}`
 )
 

@@ -37,7 +37,8 @@ func stateFilters() []string {
 			events.BreakGlassOpenedName, events.BreakGlassReviewedName, events.VirtualKeyCreatedName, events.VirtualKeyRevokedName,
 			events.TokenRevokedName, events.PrincipalResumedName, events.VirtualKeyConsentedName, events.VirtualKeyConsentWithdrawnName,
 			events.SessionGrantedName, events.SessionGrantRevokedName, events.LoginEndedName, events.MemberInvitedName, events.InvitationWithdrawnName,
-			events.IdentityLinkedName, events.IdentityUnlinkedName, events.GroupMappedName, events.GroupUnmappedName, events.GroupsReportedName, events.SecretAccessSetName),
+			events.IdentityLinkedName, events.IdentityUnlinkedName, events.GroupMappedName, events.GroupUnmappedName, events.GroupsReportedName, events.SecretAccessSetName,
+			contract.EventPasskeyRegistered, events.PasskeyRemovedName),
 		catalog.Filters)
 }
 

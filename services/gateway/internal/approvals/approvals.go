@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/schemas/policy"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
@@ -44,8 +45,32 @@ func (s *API) Get(c echo.Context) error {
 type VoteRequest struct {
 	Vote   string `json:"vote"` // grant or deny
 	Reason string `json:"reason"`
-	KID    string `json:"kid,omitempty"` // id of the key with which the approver signed the ballot; empty, like Sig, for a vote without a signature
-	Sig    string `json:"sig,omitempty"`
+	KID    string `json:"kid,omitempty"` // id of the key with which the approver signed the ballot; empty, like Sig, for a vote without such a signature
+	// Passkey is the assertion of a passkey of the caller, whose challenge is the digest of the
+	// ballot; absent for a vote that no passkey signed.
+	Passkey *contract.Assertion `json:"passkey,omitempty"`
+	Sig     string              `json:"sig,omitempty"`
+}
+
+// KindVote is the kind of the call that votes.
+const KindVote = "policy.vote"
+
+// Args returns the arguments of the call that votes on a call.
+func (q *VoteRequest) Args(call string) []byte {
+	w := canon.Object(nil)
+	w.Str("call_id", call)
+	if q.KID != "" {
+		w.Str("kid", q.KID)
+	}
+	if q.Passkey != nil {
+		w.Raw("passkey", contract.Bytes(q.Passkey))
+	}
+	w.Str("reason", q.Reason)
+	if q.Sig != "" {
+		w.Str("sig", q.Sig)
+	}
+	w.Str("vote", q.Vote)
+	return w.End()
 }
 
 // Vote handles POST /api/v1/approvals/{call}/votes. It proposes a call policy.vote and
@@ -56,15 +81,5 @@ func (s *API) Vote(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	w := canon.Object(nil)
-	w.Str("call_id", c.Param("call"))
-	if req.KID != "" {
-		w.Str("kid", req.KID)
-	}
-	w.Str("reason", req.Reason)
-	if req.Sig != "" {
-		w.Str("sig", req.Sig)
-	}
-	w.Str("vote", req.Vote)
-	return s.Calls.Respond(c, who, "policy.vote", "policy.vote", w.End())
+	return s.Calls.Respond(c, who, KindVote, KindVote, req.Args(c.Param("call")))
 }

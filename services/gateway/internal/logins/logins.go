@@ -36,6 +36,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/queries"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 	"github.com/binnacle-mesh/binnacle/services/gateway/password"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
@@ -45,6 +46,7 @@ import (
 type API struct {
 	Gate      *auth.Gate
 	Calls     *calls.API
+	Queries   *queries.Services
 	Ledger    eventlog.Log
 	Key       func() *sign.Key   // returns the gateway's signing key, or nil if it has none now
 	Keys      func() []trust.Key // returns the keys of the registry
@@ -392,12 +394,10 @@ const callTimeout = 10 * time.Second
 // call proposes a call about logins, waits for its outcome, and decodes the call's result, the
 // data of the event that policy recorded, into doc.
 func (s *API) call(ctx context.Context, who *auth.Caller, kind string, args []byte, doc any) error {
-	in := sessions.Session{ID: contract.SessionID(who.Tenant, who.Actor, loginSession)}
-	r, err := s.Calls.Plain(http.Header{}, who, in, kind, kind, args)
+	r, err := s.request(who, kind, args)
 	if err != nil {
 		return err
 	}
-	r.Timeout = callTimeout
 	output, err := s.await(ctx, r)
 	if err != nil {
 		return err
@@ -409,6 +409,14 @@ func (s *API) call(ctx context.Context, who *auth.Caller, kind string, args []by
 		return err
 	}
 	return json.Unmarshal(out.Result, doc)
+}
+
+// request returns the proposal of a call about logins.
+func (s *API) request(who *auth.Caller, kind string, args []byte) (propose.Request, error) {
+	in := sessions.Session{ID: contract.SessionID(who.Tenant, who.Actor, loginSession)}
+	r, err := s.Calls.Plain(http.Header{}, who, in, kind, kind, args)
+	r.Timeout = callTimeout
+	return r, err
 }
 
 // await proposes a call, unless its actor or its tenant is suspended, and returns its

@@ -21,7 +21,7 @@ import (
 )
 
 // Pages serves the pages with which persons log in in a browser and approve the codes of
-// programs. They need no scripts. Its exported fields are set before its first use.
+// programs, and those of passkeys. Only the latter need a script. Its exported fields are set before its first use.
 type Pages struct {
 	API      *API
 	Provider *Provider // nil if no identity provider is configured
@@ -60,12 +60,15 @@ type BrowserApproval struct {
 // page holds the values of page.html.
 type page struct {
 	Title, Text string
-	Next        string       // path or URL to which the browser continues at once; empty if it stays
-	Login       bool         // with the forms to log in
-	Provider    string       // name of the identity provider; empty if there is none
-	Who         *auth.Caller // the person who is logged in
-	Device      bool         // with the form to approve a code
-	Code        string       // the code to approve
+	Next        string        // path or URL to which the browser continues at once; empty if it stays
+	Login       bool          // with the forms to log in
+	Provider    string        // name of the identity provider; empty if there is none
+	Who         *auth.Caller  // the person who is logged in
+	Device      bool          // with the form to approve a code
+	Code        string        // the code to approve
+	Passkeys    *passkeysPage // with the passkeys of the person
+	Ballot      *ballotPage   // with calls that wait for approval
+	Script      template.JS   // the one script of the page; empty if it needs none
 	Style       template.CSS
 }
 
@@ -82,8 +85,13 @@ var (
 // contentPolicy returns the content security policy of the pages: nothing is loaded or run
 // but the one style, and forms are sent only to the gateway itself.
 func contentPolicy() string {
-	sum := sha256.Sum256([]byte(style))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+	return "default-src 'none'; style-src 'sha256-" + digestOf(string(style)) + "'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+}
+
+// digestOf returns the SHA-256 of a style or script, as a content security policy names it.
+func digestOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
 // show responds with a page. The browser continues at x.Next by the header Refresh and not
@@ -97,6 +105,10 @@ func show(c echo.Context, status int, x *page) error {
 	}
 	h := c.Response().Header()
 	h.Set("Content-Security-Policy", pagePolicy)
+	if x.Script != "" {
+		h.Set("Content-Security-Policy", scriptPolicy)
+	}
+	h.Set("Referrer-Policy", "same-origin") // under no-referrer, browsers state the origin null with a form
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	if x.Next != "" {
@@ -263,17 +275,22 @@ func (s *Pages) ApproveDevice(c echo.Context) error {
 	if err != nil {
 		return s.fail(c, err)
 	}
-	leave, err := s.API.Gate.Meter(c.Request().Context(), who)
-	if err != nil {
-		return s.fail(c, err)
-	}
-	defer leave()
-	r, err := s.API.Calls.Request(c, kindApprove, kindApprove, args, who)
-	if err == nil {
-		_, _, err = s.API.Calls.Run(c, r)
-	}
-	if err != nil {
+	if err := s.propose(c, who, kindApprove, args); err != nil {
 		return s.fail(c, err)
 	}
 	return show(c, http.StatusOK, &page{Title: "Approved", Text: "The program is logged in as you. You can close this page."})
+}
+
+// propose proposes a call of the person who is logged in, and waits until it has succeeded.
+func (s *Pages) propose(c echo.Context, who *auth.Caller, kind string, args []byte) error {
+	leave, err := s.API.Gate.Meter(c.Request().Context(), who)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	r, err := s.API.Calls.Request(c, kind, kind, args, who)
+	if err == nil {
+		_, _, err = s.API.Calls.Run(c, r)
+	}
+	return err
 }

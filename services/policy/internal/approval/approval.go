@@ -26,6 +26,9 @@ type Vote struct {
 	Roles    []string // roles that the approver holds now
 	Vote     string   // contract.Grant, contract.Refuse or contract.TimeOut
 	Reason   string
+	// Passkey is the signature of a passkey of the approver, verified by the caller; nil if
+	// none signed the vote.
+	Passkey  *contract.Assertion
 	KID, Sig string // key id and signature of a ballot, both verified by the caller; empty if the ballot is not signed
 }
 
@@ -39,7 +42,7 @@ func Decide(esc *contract.Escalated, before []contract.Approval, v Vote, now tim
 	if err != nil {
 		return nil, err
 	}
-	a := &contract.Approval{Approver: v.Approver, CallID: esc.Call.ID, KID: v.KID, Reason: v.Reason, Roles: v.Roles, Sig: v.Sig,
+	a := &contract.Approval{Approver: v.Approver, CallID: esc.Call.ID, KID: v.KID, Passkey: v.Passkey, Reason: v.Reason, Roles: v.Roles, Sig: v.Sig,
 		Tenant: esc.Decision.Tenant, Vote: v.Vote}
 	over := !now.Before(expires)
 	switch {
@@ -78,6 +81,8 @@ func counts(esc *contract.Escalated, before []contract.Approval, v *Vote) error 
 		return errors.New("approver: an actor cannot decide on a call of their own")
 	case slices.ContainsFunc(before, func(b contract.Approval) bool { return b.Approver == v.Approver }):
 		return errors.New("approver: has voted already")
+	case v.Passkey == nil && slices.ContainsFunc(esc.Rules, func(r contract.ApprovalRule) bool { return r.Passkey }):
+		return errors.New("passkey: the rules count only votes that a passkey of the approver signs; vote on the page /auth/approvals")
 	case !entitled(esc.Rules, v.Roles):
 		return fmt.Errorf("approver: holds none of the required roles: %v", rolesOf(esc.Rules))
 	}
@@ -92,7 +97,7 @@ func Facts(votes []contract.Approval, ids []string) []guard.ApprovalFact {
 		if v.Vote == contract.TimeOut {
 			continue
 		}
-		f := guard.ApprovalFact{Approver: v.Approver, Roles: v.Roles, Vote: v.Vote}
+		f := guard.ApprovalFact{Approver: v.Approver, Passkey: v.Passkey != nil, Roles: v.Roles, Vote: v.Vote}
 		if ids != nil {
 			f.EventID = ids[i]
 		}

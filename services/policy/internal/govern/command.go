@@ -160,6 +160,8 @@ var commands = map[string]command{
 	KindUnlink:                 verb(KeyIdentity, unlinkIdentity),
 	KindMapGroup:               verb(KeyIdentity, mapGroup),
 	KindUnmapGroup:             verb(KeyIdentity, unmapGroup),
+	KindRegisterPasskey:        verb(KeyIdentity, registerPasskey),
+	KindRemovePasskey:          verb(KeyIdentity, removePasskey),
 	KindGrantSecret:            verb(contract.KeySecretAccess, grantSecret),
 	KindWithdrawSecret:         verb(contract.KeySecretAccess, withdrawSecret),
 	KindSecretDefault:          verb(contract.KeySecretAccess, setSecretDefault),
@@ -200,7 +202,7 @@ func (c *Command) Decide(s *State, by Caller) (Fact, error) {
 // inPerson lists the kinds of calls that a principal must make in person: a virtual key
 // cannot be used for them, whatever its scopes. Most of them give authority.
 var inPerson = []string{"policy.vote", "policy.consent_key", "policy.withdraw_consent", "policy.create_key", "policy.delegate", "policy.break_glass", "policy.review",
-	KindApproveDevice, KindGrantSecret, KindInvite, KindMapGroup, KindSecretDefault, KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session", tenant.KindCreate}
+	KindApproveDevice, KindGrantSecret, KindInvite, KindMapGroup, KindRegisterPasskey, KindSecretDefault, KindRegister, "policy.resume_principal", "policy.grant_role", "policy.grant_session", "policy.revoke_session", tenant.KindCreate}
 
 // InPerson reports whether calls of this kind are denied if they are made with a virtual
 // key.

@@ -1,7 +1,7 @@
 // Package govern holds the state that governing calls put in force in addition to the
 // policy documents: principals, roles, delegations, virtual keys and consents to them,
-// session grants, logins, members, revocations, limits, the access list of secrets, the
-// freeze and break-glass grants.
+// session grants, logins, members, revocations, limits, the access list of secrets,
+// passkeys, the freeze and break-glass grants.
 //
 // It is pure, and has two tables. commands maps a governing verb to the function
 // that decodes and decides it; folds maps an event to the function that applies
@@ -35,6 +35,7 @@ type State struct {
 	Logins      Logins
 	Members     Members
 	Access      Access
+	Passkeys    Passkeys
 }
 
 // moment is the Lamport time and the time of an event.
@@ -99,14 +100,17 @@ var folds = map[string]func(*State, *contract.Event) error{
 	}),
 	events.IdentityUnlinkedName: fold(func(s *State, d *events.IdentityUnlinked, at moment) {
 		s.Members.unlink(d, at)
+		s.Passkeys.endOf(d.Principal, at)
 		x := &events.TokenRevoked{Principal: d.Principal, Before: at.time, Reason: d.Reason}
 		s.Tokens.revoke(x, at.lamport)
 		s.endAll(x, at.lamport)
 	}),
-	events.GroupMappedName:     fold(func(s *State, d *events.GroupMapped, at moment) { s.Members.mapped(d, at) }),
-	events.GroupUnmappedName:   fold(func(s *State, d *events.GroupUnmapped, at moment) { s.Members.unmapped(d, at) }),
-	events.GroupsReportedName:  fold(func(s *State, d *events.GroupsReported, at moment) { s.Members.report(d, at) }),
-	events.SecretAccessSetName: func(s *State, e *contract.Event) error { return s.Access.set(e.Data) },
+	events.GroupMappedName:          fold(func(s *State, d *events.GroupMapped, at moment) { s.Members.mapped(d, at) }),
+	events.GroupUnmappedName:        fold(func(s *State, d *events.GroupUnmapped, at moment) { s.Members.unmapped(d, at) }),
+	events.GroupsReportedName:       fold(func(s *State, d *events.GroupsReported, at moment) { s.Members.report(d, at) }),
+	contract.EventPasskeyRegistered: fold(func(s *State, d *contract.PasskeyRegistered, at moment) { s.Passkeys.add(d, at) }),
+	events.PasskeyRemovedName:       fold(func(s *State, d *events.PasskeyRemoved, at moment) { s.Passkeys.remove(d.ID, at) }),
+	events.SecretAccessSetName:      func(s *State, e *contract.Event) error { return s.Access.set(e.Data) },
 	events.LimitsSetName: func(s *State, e *contract.Event) error {
 		return s.Limits.set(e.Data)
 	},
@@ -255,7 +259,7 @@ func (s *State) Dump() []byte {
 		w.Raw("secret_access", s.Access.doc)
 		b = append(w.End(), '\n')
 	}
-	return b
+	return s.Passkeys.dump(b)
 }
 
 // unknownKind returns the error for a kind without a command.

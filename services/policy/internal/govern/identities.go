@@ -11,10 +11,11 @@ import (
 // Identity is a principal, or an entry that gives or ends authority, as queries return
 // it.
 type Identity struct {
-	Kind      string   `json:"kind"` // principal, role, delegation, consent, session, revocation, invitation, link, group or groups
+	Kind      string   `json:"kind"` // principal, role, delegation, consent, session, revocation, invitation, link, group, groups or passkey
 	Type      string   `json:"type,omitempty"`
 	Suspended bool     `json:"suspended,omitempty"`
 	ID        string   `json:"id,omitempty"`
+	Name      string   `json:"name,omitempty"`
 	Principal string   `json:"principal"`
 	Role      string   `json:"role,omitempty"`
 	Delegate  string   `json:"delegate,omitempty"`
@@ -38,6 +39,7 @@ func (s *State) IdentitiesAt(lamport uint64, now string) []Identity {
 func (s *State) Identities() []Identity {
 	out := append(s.People.identities(), s.Delegations.identities()...)
 	out = append(append(out, s.authorities()...), s.Members.identities()...)
+	out = append(out, s.Passkeys.identities()...)
 	slices.SortFunc(out, func(a, b Identity) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Principal, b.Principal), cmp.Compare(a.Role, b.Role), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Delegate, b.Delegate))
 	})
@@ -104,6 +106,9 @@ func (s *State) dumpIdentities(b []byte) []byte {
 		w.Str("from", fmt.Sprint(i.From))
 		w.Str("id", i.ID)
 		w.Strs("kinds", i.Kinds)
+		if i.Name != "" {
+			w.Str("name", i.Name)
+		}
 		w.Str("principal", i.Principal)
 		w.Str("role", i.Role)
 		w.Str("suspended", fmt.Sprint(i.Suspended))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
@@ -306,13 +307,20 @@ func escalated(st *States, e *contract.Event) error {
 }
 
 // approvalRecorded adds a vote to a waiting call, or removes the call if the vote
-// settles it.
+// settles it. It also records the counter of the passkey that signed the vote.
 func approvalRecorded(st *States, e *contract.Event) error {
 	var a contract.Approval
 	if err := contract.Decode(e.Data, &a); err != nil {
 		return err
 	}
+	count, err := passkey.Count(a.Passkey)
+	if err != nil {
+		return err
+	}
 	return st.in(e.Tenant, func(v *View) error {
+		if a.Passkey != nil {
+			v.People.Passkeys.Signed(a.Passkey.CredentialID, count)
+		}
 		w := v.waiting[e.CallID]
 		switch {
 		case w == nil:

@@ -1,7 +1,9 @@
 package state
 
 import (
+	"encoding/base64"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -10,7 +12,7 @@ import (
 
 // TestReduce shows that the entries of settled calls are omitted, and that the entries
 // of waiting calls, of a call of another tenant with the same id and of services other
-// than policy remain, as do entries that are not events.
+// than policy remain, as do entries that are not events, and the last vote of each passkey.
 func TestReduce(t *testing.T) {
 	tenant := "t"
 	entry := func(seq uint64, service, name, call string, d []byte) eventlog.Entry {
@@ -39,11 +41,20 @@ func TestReduce(t *testing.T) {
 	}
 	tenant = "u"
 	in = append(in, entry(8, "policy", contract.EventEscalated, "c-a", escalated("c-a")))
+	tenant = "t"
+	signed := func(call, credential string, count byte) []byte {
+		data := append(make([]byte, 36), count)
+		return contract.Bytes(&contract.Approval{Approver: "bob", CallID: call, Resolved: "granted", Vote: contract.Grant,
+			Passkey: &contract.Assertion{AuthenticatorData: base64.RawURLEncoding.EncodeToString(data), CredentialID: credential}})
+	}
+	in = append(in, entry(9, "policy", contract.EventApprovalRecorded, "c-d", signed("c-d", "k1", 4)),
+		entry(10, "policy", contract.EventApprovalRecorded, "c-e", signed("c-e", "k1", 5)),
+		entry(11, "policy", contract.EventApprovalRecorded, "c-f", signed("c-f", "k2", 1)))
 	var left []uint64
 	for _, en := range Reduce(in) {
 		left = append(left, en.Seq)
 	}
-	if len(left) != 5 || left[0] != 2 || left[1] != 4 || left[2] != 5 || left[3] != 7 || left[4] != 8 {
-		t.Errorf("left %v, want 2, 4, 5, 7 and 8", left)
+	if want := []uint64{2, 4, 5, 7, 8, 10, 11}; !slices.Equal(left, want) {
+		t.Errorf("left %v, want %v", left, want)
 	}
 }

@@ -149,6 +149,8 @@ func routed(l *ledger) map[string]struct {
 		contract.EventPolicyActivated:         {oneTenant, "policy", l.document("o")},
 		contract.EventEscalated:               {oneTenant, "policy", esc},
 		contract.EventApprovalRecorded:        {oneTenant, "policy", &contract.Approval{Approver: "bob", CallID: "c-1", Vote: contract.Grant}},
+		contract.EventPasskeyRegistered:       {oneTenant, "policy", &contract.PasskeyRegistered{ID: "pk", Name: "phone", Principal: "alice"}},
+		events.PasskeyRemovedName:             {oneTenant, "policy", &events.PasskeyRemoved{ID: "pk", Principal: "alice", Reason: "x"}},
 		events.MeshFrozenName:                 {everyTenant, "policy", &events.MeshFrozen{ID: "f-1", Reason: "x"}},
 		events.MeshUnfrozenName:               {everyTenant, "policy", &events.MeshUnfrozen{ID: "f-1", Reason: "x"}},
 		events.PrincipalRegisteredName:        {oneTenant, "policy", &events.PrincipalRegistered{Principal: "alice", Type: "person"}},
@@ -186,7 +188,7 @@ var before = map[string][]string{
 	events.InvitationWithdrawnName: {events.MemberInvitedName}, events.GroupUnmappedName: {events.GroupMappedName},
 	events.DelegationRevokedName: {events.DelegationGrantedName}, events.VirtualKeyRevokedName: {events.VirtualKeyCreatedName},
 	events.VirtualKeyConsentWithdrawnName: {events.VirtualKeyConsentedName}, events.SessionGrantRevokedName: {events.SessionGrantedName},
-	events.BreakGlassReviewedName: {events.BreakGlassOpenedName}, events.PrincipalResumedName: {events.PrincipalSuspendedName},
+	events.PasskeyRemovedName: {contract.EventPasskeyRegistered}, events.BreakGlassReviewedName: {events.BreakGlassOpenedName}, events.PrincipalResumedName: {events.PrincipalSuspendedName},
 }
 
 // TestRouting shows in which tenants each event of the view has an effect, and that it
