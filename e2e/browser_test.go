@@ -108,9 +108,10 @@ func (b *chromium) js(expression string) string {
 	return fmt.Sprint(out.Result.Value)
 }
 
-// open loads a page, and shows returns its text once it contains a word.
+// open loads a page, and returns its text once it contains a word.
 func (b *chromium) open(url, word string) string {
 	b.t.Helper()
+	b.js(`window.stale = true`)
 	b.do("Page.navigate", map[string]any{"url": url}, nil)
 	return b.shows(word)
 }
@@ -119,7 +120,7 @@ func (b *chromium) open(url, word string) string {
 func (b *chromium) shows(word string) (text string) {
 	b.t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if text = b.js(`document.readyState === 'complete' ? document.body.innerText : ''`); strings.Contains(text, word) {
+		if text = b.js(`document.readyState === 'complete' && !window.stale ? document.body.innerText : ''`); strings.Contains(text, word) {
 			return text
 		}
 	}

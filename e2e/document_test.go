@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"html"
 	"maps"
 	"mime/multipart"
 	"net/http"
@@ -18,6 +19,9 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey"
+	"github.com/binnacle-mesh/binnacle/pkg/core/passkey/passkeytest"
 )
 
 // TestDocument uses every operation of the gateway successfully, and many also with an
@@ -174,7 +178,48 @@ func (u *user) logins() {
 	u.must(200, "POST", "/oauth/revoke", "token="+u.member(r, "refresh_token"), form...)
 	d := u.must(200, "POST", "/oauth/device", "client_id=doc", form...)
 	u.must(200, "POST", "/api/v1/devices", `{"code":"`+u.member(d, "user_code")+`"}`)
+	u.passkey()
 	u.browser(u.member(u.must(200, "POST", "/oauth/device", "client_id=doc", form...), "user_code"))
+}
+
+// passkey registers a passkey of the administrator, votes with it and removes it. Browsers have no
+// passkeys for an IP address, so that the requests name localhost.
+func (u *user) passkey() {
+	at := *u
+	addr := strings.Replace(u.m.Addr, "127.0.0.1", "localhost", 1)
+	at.m = u.m.As(u.m.Token)
+	at.m.Addr = addr
+	device := passkeytest.New("http://"+addr, "localhost")
+	form := []string{"Content-Type", "application/x-www-form-urlencoded", "Origin", "http://" + addr}
+	u.must(200, "POST", "/api/v1/calls", `{"kind":"policy.grant_role","args":{"principal":"admin","role":"approver"}}`)
+	r := at.must(200, "POST", "/auth/login", "username=admin&password=correct+horse+battery+staple", form...)
+	form = append(form, "Cookie", strings.Split(r.Header.Get("Set-Cookie"), ";")[0])
+	body := html.UnescapeString(string(at.must(200, "GET", "/auth/passkeys", "", form...).Body))
+	part := func(before, after string) string {
+		_, rest, _ := strings.Cut(body, before)
+		value, _, _ := strings.Cut(rest, after)
+		return value
+	}
+	state := part(`name="state" value="`, `"`)
+	created := url.Values{"state": {state}, "name": {"test"}, "credential": {string(device.Create(part(`"challenge":"`, `"`)))}}
+	at.must(200, "POST", "/auth/passkeys", created.Encode(), form...)
+	at.must(200, "GET", "/auth/approvals", "", form...)
+
+	u.must(200, "POST", "/api/v1/calls", `{"kind":"policy.register_principal","args":{"principal":"asker","type":"agent"}}`)
+	overlay := `{"id":"ask","scope":"agent","subject":"asker","rules":[{"kinds":["tool.noop"],"verdict":"ESCALATE","reason_code":"ESCALATE_ASK","approval":{"passkey":true,"quorum":1,"timeout_ms":600000}}]}`
+	cli(u.t, u.m, "policy", "activate", write(u.t, "ask.json", overlay))
+	call := u.member(u.as(u.m.TokenFor("asker", "tools:call")).must(202, "POST", "/api/v1/packs/noop", "{}", "Prefer", "respond-async"), "call_id")
+	body = html.UnescapeString(string(at.must(200, "GET", "/auth/approvals?call="+call, "", form...).Body))
+	ballot := contract.Ballot{Approver: "admin", CallID: call, DecisionDigest: part(`"decision_digest":"`, `"`), Reason: "seen", Tenant: part(`"tenant":"`, `"`), Vote: contract.Grant}
+	a := device.Assert(passkey.Challenge(&ballot))
+	credential, err := json.Marshal(map[string]any{"id": a.CredentialID, "response": map[string]string{"authenticatorData": a.AuthenticatorData, "clientDataJSON": a.ClientData, "signature": a.Signature}})
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	vote := url.Values{"call": {call}, "vote": {"grant"}, "reason": {"seen"}, "credential": {string(credential)}}
+	at.must(200, "POST", "/auth/approvals", vote.Encode(), form...)
+	at.must(200, "POST", "/auth/passkeys", url.Values{"remove": {a.CredentialID}}.Encode(), form...)
+	cli(u.t, u.m, "policy", "retire", "p2", "ask")
 }
 
 // browser logs in as a browser does, approves a code and logs out.

@@ -49,30 +49,18 @@ func TestPasskeys(t *testing.T) {
 	if _, err := bob.CLI("approvals", "grant", registration, "--reason", "saw the device"); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(b.open(at+"/auth/passkeys", "A passkey signs"), "my phone"); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(b.open(at+"/auth/passkeys", "A passkey signs"), "my phone"); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the passkey is not listed")
+			r, _ := m.Do(t.Context(), "GET", "/api/v1/calls/"+registration, "", "")
+			t.Fatalf("the passkey is not listed: %s", r.Body)
 		}
 	}
 	b.open(at+"/auth/approvals", "tool.noop by asker")
 	b.open(at+"/auth/approvals?call="+first, first)
 	b.js(`document.querySelector('[name=reason]').value = 'I know “asker” ✓'; document.querySelector('[value=grant]').click()`)
-	b.shows("tool.noop by asker") // the list, to which the page after the vote continues
+	b.shows("Your vote is on the ledger")
 
-	var vote struct {
-		Data struct {
-			Passkey  json.RawMessage
-			Reason   string
-			Resolved string
-		}
-	}
-	for line := range strings.Lines(cli(t, m, "events", "list", "--type", "approval_recorded", "--json")) {
-		if strings.Contains(line, first) {
-			if err := json.Unmarshal([]byte(line), &vote); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	vote := voteOn(t, m, first)
 	if vote.Data.Resolved != "granted" || vote.Data.Passkey == nil {
 		t.Fatalf("%+v", vote)
 	}
@@ -88,7 +76,7 @@ func TestPasskeys(t *testing.T) {
 		}
 	}
 
-	path := "/api/v1/sessions/" + sessionOf(t, m, first) + "/evidence"
+	path := "/api/v1/sessions/" + vote.Session + "/evidence"
 	r, err := m.Do(t.Context(), "GET", path, "", "")
 	for end := time.Now().Add(30 * time.Second); err == nil && r.Status != 200 && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		r, err = m.Do(t.Context(), "GET", path, "", "")
@@ -131,15 +119,34 @@ func waiting(t *testing.T, asker *harness.Mesh) string {
 	return r.Header.Get("X-Binnacle-Call-Id")
 }
 
-// sessionOf returns the session of a call.
-func sessionOf(t *testing.T, m *harness.Mesh, call string) string {
+// recordedVote is an event approval_recorded, with the members that the test reads.
+type recordedVote struct {
+	Session string
+	CallID  string
+	Data    struct {
+		Passkey  json.RawMessage
+		Reason   string
+		Resolved string
+	}
+}
+
+// voteOn returns the vote on a call, once audit has indexed it.
+func voteOn(t *testing.T, m *harness.Mesh, call string) (v recordedVote) {
 	t.Helper()
-	for line := range strings.Lines(cli(t, m, "events", "list", "--type", "escalated", "--json")) {
-		var e struct{ Session, CallID string }
-		if err := json.Unmarshal([]byte(line), &e); err == nil && e.CallID == call {
-			return e.Session
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		r, err := m.Do(t.Context(), "GET", "/api/v1/events?type=approval_recorded", "", "")
+		if err != nil || r.Status != 200 {
+			t.Fatal(r, err)
+		}
+		for line := range strings.Lines(string(r.Body)) {
+			var l struct{ Event recordedVote }
+			if err := json.Unmarshal([]byte(line), &l); err != nil {
+				t.Fatal(err, line)
+			}
+			if l.Event.CallID == call {
+				return l.Event
+			}
 		}
 	}
-	t.Fatal("no escalation of", call)
-	return ""
+	return v
 }

@@ -81,6 +81,7 @@ func checkSchemas(t *testing.T, m *harness.Mesh) {
 		case strings.Contains(id, ":mcp-router:"): // recorded in TestFederation
 		case strings.Contains(id, ":login_renewed:"), strings.Contains(id, "invit"), strings.Contains(id, ":identity_"), strings.Contains(id, ":groups_reported:"): // recorded in TestLoginsEverywhere
 		case strings.Contains(id, ":egress"), strings.Contains(id, ":sandbox_"), strings.Contains(id, ":reaction_failed:"): // recorded in TestEgressBroker, TestHeldSandboxes, or only by a tool or a reactor that no script has
+		case strings.Contains(id, ":passkey_"): // recorded in TestPasskeys
 		case strings.Contains(id, ":pack_installed:"), strings.Contains(id, ":pack_uninstalled:"): // recorded in TestChangedPacks
 		case strings.Contains(id, ":vault-broker:lease_"), strings.Contains(id, ":vault-broker:token_"): // recorded in TestDatabaseCredentials and TestAccessTokens
 		case strings.Contains(id, "config_reloaded"): // recorded only in TestConfigured

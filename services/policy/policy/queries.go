@@ -196,7 +196,7 @@ func (q *queries) identities(ctx context.Context, r *events.IdentitiesRequest) (
 			list = v.People.IdentitiesAt(r.At, "")
 		}
 		for _, i := range list {
-			out.Identities = append(out.Identities, events.Identity{Kind: i.Kind, Type: i.Type, Suspended: i.Suspended, ID: i.ID, Principal: i.Principal, Role: i.Role,
+			out.Identities = append(out.Identities, events.Identity{Kind: i.Kind, Type: i.Type, Suspended: i.Suspended, ID: i.ID, Name: i.Name, Principal: i.Principal, Role: i.Role,
 				Delegate: i.Delegate, Kinds: i.Kinds, Expires: i.Expires, FromLamport: i.From, ToLamport: i.To})
 		}
 		for _, g := range v.People.Emergencies.List() {

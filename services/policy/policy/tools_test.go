@@ -40,8 +40,8 @@ func TestToolsHaveCommands(t *testing.T) {
 			t.Errorf("%s accepts an argument that its schema lacks", tool.Kind)
 		}
 	}
-	if governed != 38 {
-		t.Errorf("%d tools have commands, want 38", governed)
+	if governed != 40 {
+		t.Errorf("%d tools have commands, want 40", governed)
 	}
 }
 

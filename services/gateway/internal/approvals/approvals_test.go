@@ -40,8 +40,9 @@ func TestVotes(t *testing.T) {
 	var args string
 	m.Execute = func(c *edgetest.Call) { args = string(c.Args); c.Succeed([]byte(`{}`)) }
 	for body, want := range map[string]string{
-		`{"vote":"grant","reason":"fine"}`:                       `{"call_id":"c-1","reason":"fine","vote":"grant"}`,
-		`{"vote":"deny","reason":"no","kid":"k-1","sig":"c2ln"}`: `{"call_id":"c-1","kid":"k-1","reason":"no","sig":"c2ln","vote":"deny"}`,
+		`{"vote":"grant","reason":"fine"}`: `{"call_id":"c-1","reason":"fine","vote":"grant"}`,
+		`{"vote":"grant","reason":"fine","passkey":{"signature":"cw","credential_id":"aQ","client_data":"Yw","authenticator_data":"ZA"}}`: `{"call_id":"c-1","passkey":{"authenticator_data":"ZA","client_data":"Yw","credential_id":"aQ","signature":"cw"},"reason":"fine","vote":"grant"}`,
+		`{"vote":"deny","reason":"no","kid":"k-1","sig":"c2ln"}`:                                                                          `{"call_id":"c-1","kid":"k-1","reason":"no","sig":"c2ln","vote":"deny"}`,
 	} {
 		if r := m.Do("POST", "/api/v1/approvals/c-1/votes", voter, body); r.Code != 200 || args != want {
 			t.Errorf("%s: %d, args %s", body, r.Code, args)

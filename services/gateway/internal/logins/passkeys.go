@@ -339,5 +339,5 @@ func (s *Pages) Vote(c echo.Context) error {
 	if err := s.propose(c, who, approvals.KindVote, req.Args(f.Get("call"))); err != nil {
 		return s.fail(c, err)
 	}
-	return show(c, http.StatusOK, &page{Title: "Recorded", Text: "Your vote is on the ledger, with the signature of your passkey.", Next: ApprovalsPath})
+	return show(c, http.StatusOK, &page{Title: "Recorded", Text: "Your vote is on the ledger, with the signature of your passkey."})
 }
