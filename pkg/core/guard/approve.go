@@ -62,14 +62,9 @@ const DefaultRole = "approver"
 // returns true.
 func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...string) bool {
 	for i := range rules {
-		roles := rules[i].Roles
-		if len(roles) == 0 {
-			roles = []string{DefaultRole}
-		}
 		var who []string
-		for _, v := range votes {
-			if v.Vote == contract.Grant && (v.Passkey || !rules[i].Passkey) && !slices.Contains(callers, v.Approver) && !slices.Contains(who, v.Approver) &&
-				slices.ContainsFunc(v.Roles, func(r string) bool { return slices.Contains(roles, r) }) {
+		for j := range votes {
+			if v := &votes[j]; grants(&rules[i], v) && !slices.Contains(callers, v.Approver) && !slices.Contains(who, v.Approver) {
 				who = append(who, v.Approver)
 			}
 		}
@@ -78,4 +73,13 @@ func Approved(rules []contract.ApprovalRule, votes []ApprovalFact, callers ...st
 		}
 	}
 	return true
+}
+
+// grants reports whether a vote is a grant that counts for a rule by its roles and its signature.
+func grants(rule *contract.ApprovalRule, v *ApprovalFact) bool {
+	roles := rule.Roles
+	if len(roles) == 0 {
+		roles = []string{DefaultRole}
+	}
+	return v.Vote == contract.Grant && (v.Passkey || !rule.Passkey) && slices.ContainsFunc(v.Roles, func(r string) bool { return slices.Contains(roles, r) })
 }

@@ -47,6 +47,16 @@ func Check(p *contract.PasskeyRegistered) error {
 	if raw, err := hex.DecodeString(p.AAGUID); err != nil || len(raw) != 16 || p.AAGUID != strings.ToLower(p.AAGUID) {
 		return errors.New("aaguid: want 16 bytes in lower-case hex")
 	}
+	if err := checkPage(p); err != nil {
+		return err
+	}
+	_, err := publicKey(p.PublicKey)
+	return err
+}
+
+// checkPage checks the members that state for which page and with which name a passkey was
+// registered, and its counter.
+func checkPage(p *contract.PasskeyRegistered) error {
 	switch {
 	case p.Name == "" || len(p.Name) > 64 || !utf8.ValidString(p.Name):
 		return errors.New("name: want 1 to 64 bytes")
@@ -55,8 +65,7 @@ func Check(p *contract.PasskeyRegistered) error {
 	case p.SignCount < 0 || p.SignCount > 1<<32-1:
 		return errors.New("sign_count: want 0 to 4294967295")
 	}
-	_, err := publicKey(p.PublicKey)
-	return err
+	return nil
 }
 
 // publicKey decodes a public key. It accepts ECDSA with P-256, Ed25519, and RSA with 2048

@@ -80,7 +80,7 @@ func (d *Device) Create(challenge string) []byte {
 	object := append([]byte("\xa3\x63fmt\x64none\x67attStmt\xa0\x68authData\x59"), byte(len(data)>>8), byte(len(data)))
 	object = append(object, data...)
 	return document(map[string]any{"id": text(d.ID), "rawId": text(d.ID), "type": "public-key", "clientExtensionResults": map[string]any{},
-		"response": map[string]any{"attestationObject": text(object), "clientDataJSON": text(d.client("webauthn.create", challenge)), "transports": []string{"internal"}}})
+		"response": map[string]any{"attestationObject": text(object), "clientDataJSON": text(d.client("webauthn.create", challenge)), "transports": []string{"usb"}}})
 }
 
 // client returns client data.
