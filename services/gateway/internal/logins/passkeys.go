@@ -245,9 +245,13 @@ func (s *Pages) registration(c echo.Context, who *auth.Caller, f url.Values) ([]
 	return w.End(), nil
 }
 
-// voter returns the person who is logged in, who must have the scope to vote.
+// voter returns the person who is logged in, who must not be suspended and must have the scope
+// to vote.
 func (s *Pages) voter(c echo.Context) (*auth.Caller, error) {
 	who, err := s.API.Gate.Browser(c)
+	if err == nil {
+		err = s.API.Gate.Suspended(who.Tenant, who.Actor)
+	}
 	if err == nil && !slices.Contains(who.Scopes, token.Vote) {
 		err = auth.ScopeMissing(token.Vote)
 	}
