@@ -68,6 +68,8 @@ var wrongBodies = map[string][]wrong{
 	"POST /mcp":                       nil, // JSON-RPC defines its own errors
 	"POST /auth/login":                nil, // these respond with a page
 	"POST /auth/oidc":                 nil,
+	"POST /auth/passkeys":             nil,
+	"POST /auth/approvals":            nil,
 	"POST /auth/logout":               nil,
 	"POST /auth/device":               nil,
 	"POST /oauth/token":               nil, // RFC 6749 defines its own errors: package logins tests them
