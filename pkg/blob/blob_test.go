@@ -106,7 +106,10 @@ func TestIn(t *testing.T) {
 	one := &blob.Store{Conn: b.Connect(t, "a"), Tenant: "one", Keys: tenantKeys{}}
 	two := one.In("two")
 	content := bytes.Repeat([]byte("content "), 10_000)
-	for _, commit := range []func(context.Context, []byte, string) (contract.Content, error){two.Commit, two.CommitSealed} {
+	sealed := func(ctx context.Context, b []byte, media string) (contract.Content, error) {
+		return two.CommitSealed(ctx, blob.Under{KeyID: "k"}, b, media)
+	}
+	for _, commit := range []func(context.Context, []byte, string) (contract.Content, error){two.Commit, sealed} {
 		c, err := commit(t.Context(), content, "text/plain")
 		if err != nil {
 			t.Fatal(err)
@@ -118,7 +121,7 @@ func TestIn(t *testing.T) {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
 	}
-	c, err := two.CommitSealed(t.Context(), []byte("inline"), "text/plain")
+	c, err := two.CommitSealed(t.Context(), blob.Under{}, []byte("inline"), "text/plain")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +136,7 @@ func TestIn(t *testing.T) {
 // tenantKeys provides a key for each tenant, under one id.
 type tenantKeys struct{}
 
-func (k tenantKeys) Current(ctx context.Context, tenant string) (string, []byte, error) {
+func (k tenantKeys) Current(ctx context.Context, tenant, _ string) (string, []byte, error) {
 	key, err := k.Key(ctx, tenant, "k")
 	return "k", key, err
 }

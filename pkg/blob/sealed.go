@@ -12,32 +12,49 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// Keys provides the content keys of tenants. Key ids are unique within a tenant only.
+// Keys provides the content keys of tenants and of their data subjects. Key ids are unique
+// within a tenant only.
 type Keys interface {
-	// Current returns the tenant's key for new content.
-	Current(ctx context.Context, tenant string) (id string, key []byte, err error)
+	// Current returns the key for new content about a data subject of the tenant, or the
+	// tenant's own key if subject is "".
+	Current(ctx context.Context, tenant, subject string) (id string, key []byte, err error)
 	// Key returns the tenant's key with the given id. It returns contract.ErrErased for a
 	// destroyed key.
 	Key(ctx context.Context, tenant, id string) ([]byte, error)
 }
+
+// Under selects the content key under which content is encrypted: the key KeyID or, if that
+// is "", the current key of the data subject Subject. The zero value selects the tenant's
+// current key.
+type Under struct{ Subject, KeyID string }
 
 const (
 	algorithm = "A256GCM" // name of AES-256-GCM in JOSE (RFC 7518, section 5.1)
 	tagSize   = 16
 )
 
-// Seal returns a reference to content encrypted under the tenant's current key, and the
+// key returns the id and the bytes of the key that u selects.
+func (s *Store) key(ctx context.Context, u Under) (string, []byte, error) {
+	if u.KeyID == "" {
+		return s.Keys.Current(ctx, s.Tenant, u.Subject)
+	}
+	key, err := s.Keys.Key(ctx, s.Tenant, u.KeyID)
+	return u.KeyID, key, err
+}
+
+// Seal returns a reference to content encrypted under the key that u selects, and the
 // object to be stored with Put. The object is nil if the ciphertext is inline in the
-// reference. Seal returns ErrTooLarge for content above MaxSize, and an error if the
-// service has no content keys or the current one cannot be fetched or is not valid.
-func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (contract.Content, []byte, error) {
+// reference. Seal returns ErrTooLarge for content above MaxSize, an error that wraps
+// contract.ErrErased if the selected key was destroyed, and another error if the service has no
+// content keys or the key cannot be fetched or is not valid.
+func (s *Store) Seal(ctx context.Context, u Under, content []byte, mediaType string) (contract.Content, []byte, error) {
 	if s.Keys == nil {
 		return contract.Content{}, nil, errors.New("this service has no content keys")
 	}
 	if len(content) > MaxSize {
 		return contract.Content{}, nil, ErrTooLarge
 	}
-	id, key, err := s.Keys.Current(ctx, s.Tenant)
+	id, key, err := s.key(ctx, u)
 	if err != nil {
 		return contract.Content{}, nil, fmt.Errorf("content key: %w", err)
 	}
@@ -58,10 +75,10 @@ func (s *Store) Seal(ctx context.Context, content []byte, mediaType string) (con
 	return c, object, nil
 }
 
-// CommitSealed is like Commit, but encrypts the content under the tenant's current key.
+// CommitSealed is like Commit, but encrypts the content under the key that u selects.
 // Its errors are those of Seal and Put.
-func (s *Store) CommitSealed(ctx context.Context, content []byte, mediaType string) (contract.Content, error) {
-	c, object, err := s.Seal(ctx, content, mediaType)
+func (s *Store) CommitSealed(ctx context.Context, u Under, content []byte, mediaType string) (contract.Content, error) {
+	c, object, err := s.Seal(ctx, u, content, mediaType)
 	if err != nil {
 		return c, err
 	}

@@ -106,10 +106,13 @@ func (d *Declaration) Instance(n int) string {
 // on TRANSIENT. Every instance has it.
 const TransientReader = "mailbox"
 
+// Erasures is the filter of the events about the destruction of content keys.
+var Erasures = Filter{Service: services.VaultBroker, Event: contract.EventContentKeysDestroyed}.String()
+
 // Trust is the reader of the events of provision, which include the events that publish
-// and revoke keys, and of the events by which policy creates and changes tenants. Every
-// instance has it.
-var Trust = Reader{Name: "trust", Stream: Events, Filters: append([]string{Filter{Service: services.Provision}.String()},
+// and revoke keys, of the events by which policy creates and changes tenants, and of those about
+// the destruction of content keys. Every instance has it.
+var Trust = Reader{Name: "trust", Stream: Events, Filters: append([]string{Filter{Service: services.Provision}.String(), Erasures},
 	Filters(services.Policy, contract.EventTenantCreated, contract.EventTenantQuotaSet, contract.EventTenantResumed, contract.EventTenantSuspended)...)}
 
 // KeyFilters returns the filters of the events that publish and revoke keys.

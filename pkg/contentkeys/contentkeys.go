@@ -1,13 +1,19 @@
-// Package contentkeys fetches the content keys of tenants from the vault-broker, for the
-// services that read and write content encrypted under them. Destroying a key erases its
-// content and leaves every proof valid.
+// Package contentkeys fetches the content keys of tenants and of their data subjects from
+// the vault-broker, for the services that read and write content encrypted under them.
+// Destroying a key erases its content and leaves every proof valid.
+//
+// The ledger does not hold the names of data subjects. A key of a subject has an id that
+// contains the subject's pseudonym, an HMAC of the name under a key of the tenant that only
+// the vault-broker holds.
 package contentkeys
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -20,6 +26,14 @@ import (
 
 // Info is the context string that binds a sealed response to its purpose.
 const Info = "binnacle content keys v1"
+
+// Kinds of the calls that erase content: they destroy a content key, the keys of a data
+// subject, and all keys of a tenant.
+const (
+	KindDestroy      = "vault.destroy_content_key"
+	KindEraseSubject = "vault.erase_subject"
+	KindEraseTenant  = "vault.erase_tenant"
+)
 
 // Query is the query for the content keys of the tenant that it is sent for. The
 // vault-broker answers it only for the services in services.ContentReaders.
@@ -35,27 +49,33 @@ func readersQuery() query.Query[query.ContentKeysRequest, query.SealedKeys] {
 
 // Keys is the document in the sealed response to Query.
 type Keys struct {
-	Current string            `json:"current"`
-	Keys    map[string][]byte `json:"keys"` // by key id; destroyed keys are absent
+	Current   string            `json:"current,omitempty"` // id of the key for new content; "" if the response has no keys
+	Keys      map[string][]byte `json:"keys"`              // by key id; destroyed keys are absent
+	Pseudonym string            `json:"pseudonym,omitempty"`
 }
 
-// life is the time for which keys are cached. A destroyed key may be used for that long
-// after its destruction.
+// life is the time for which keys are cached. If an instance does not receive the event
+// about its destruction, a destroyed key may be used for that long after it.
 const life = 15 * time.Second
 
-// maxTenants is the maximum number of tenants whose keys are cached.
-const maxTenants = 1024
+// maxHeld is the maximum number of tenants and data subjects whose keys are cached.
+const maxHeld = 4096
 
-// Ring fetches the content keys of tenants and caches them for life. It implements
-// blob.Keys and is safe for concurrent use. If the keys cannot be fetched or decrypted,
-// its methods return an error.
+// Owner is whose keys are fetched: those of a data subject of a tenant, given by its name or
+// its pseudonym, or the tenant's own keys if both are "".
+type Owner struct{ Tenant, Subject, Pseudonym string }
+
+// Ring fetches the content keys of tenants and of their data subjects, and caches them for
+// life or until Forget is called. It implements blob.Keys and is safe for concurrent use. If
+// the keys cannot be fetched or decrypted, its methods return an error.
 type Ring struct {
 	client *rpc.Client
-	fetch  func(ctx context.Context, tenant string) (Keys, error) // query, except in tests
-	held   lru.Cache[*held]                                       // by tenant
+	fetch  func(ctx context.Context, of Owner) (Keys, error) // query, except in tests
+	held   lru.Cache[*held]                                  // by Owner
+	erased atomic.Uint64                                     // number of calls of Forget
 }
 
-// held holds the cached keys of one tenant.
+// held holds the cached keys of one owner.
 type held struct {
 	mu    sync.Mutex
 	keys  Keys
@@ -64,22 +84,37 @@ type held struct {
 
 // New returns a Ring that sends its queries with client.
 func New(client *rpc.Client) *Ring {
-	r := &Ring{client: client, held: lru.Cache[*held]{Max: maxTenants}}
+	r := &Ring{client: client}
+	r.held = lru.Cache[*held]{Max: maxHeld, Epoch: r.erased.Load}
 	r.fetch = r.query
 	return r
 }
 
-// keys returns a tenant's cached keys if they are not older than life and has returns
-// true for them, and otherwise fetches them. The tenant's lock is held while they are
+// Forget empties the cache, also of keys that are being fetched. An instance calls it when it
+// reads that content keys were destroyed.
+func (r *Ring) Forget() { r.erased.Add(1) }
+
+// PseudonymOf returns the pseudonym in the id of a key of a data subject, and "" for a
+// tenant's own key.
+func PseudonymOf(id string) string {
+	p, _, ok := strings.Cut(strings.TrimPrefix(id, contract.IDContentKey), "-")
+	if !ok {
+		return ""
+	}
+	return p
+}
+
+// keys returns an owner's cached keys if they are not older than life and has returns
+// true for them, and otherwise fetches them. The owner's lock is held while they are
 // fetched, so a concurrent caller waits and can use the result.
-func (r *Ring) keys(ctx context.Context, tenant string, has func(Keys) bool) (Keys, error) {
-	h := r.held.GetOrPut(tenant, func() *held { return &held{} })
+func (r *Ring) keys(ctx context.Context, of Owner, has func(Keys) bool) (Keys, error) {
+	h := r.held.GetOrPut(of.Tenant+"/"+of.Pseudonym+"/"+of.Subject, func() *held { return &held{} })
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Now().Before(h.until) && has(h.keys) {
 		return h.keys, nil
 	}
-	got, err := r.fetch(ctx, tenant)
+	got, err := r.fetch(ctx, of)
 	if err != nil {
 		return Keys{}, err
 	}
@@ -87,14 +122,14 @@ func (r *Ring) keys(ctx context.Context, tenant string, has func(Keys) bool) (Ke
 	return got, nil
 }
 
-// query fetches a tenant's keys from the vault-broker. The response is sealed to a key
+// query fetches an owner's keys from the vault-broker. The response is sealed to a key
 // that is generated for this query only.
-func (r *Ring) query(ctx context.Context, tenant string) (got Keys, err error) {
+func (r *Ring) query(ctx context.Context, of Owner) (got Keys, err error) {
 	k, err := seal.NewKey()
 	if err != nil {
 		return Keys{}, err
 	}
-	sealed, err := rpc.Do(ctx, r.client.In(tenant), Query, query.ContentKeysRequest{Recipient: k.Public()})
+	sealed, err := rpc.Do(ctx, r.client.In(of.Tenant), Query, query.ContentKeysRequest{Pseudonym: of.Pseudonym, Recipient: k.Public(), Subject: of.Subject})
 	if err != nil {
 		return Keys{}, fmt.Errorf("content keys: %w", err)
 	}
@@ -105,14 +140,25 @@ func (r *Ring) query(ctx context.Context, tenant string) (got Keys, err error) {
 	return got, json.Unmarshal(plain, &got)
 }
 
-// Current returns the id and the bytes of a tenant's key for new content. The caller
-// must not change the bytes.
-func (r *Ring) Current(ctx context.Context, tenant string) (string, []byte, error) {
-	k, err := r.keys(ctx, tenant, func(Keys) bool { return true })
+// current returns the keys of a data subject, given by its name, or of the tenant.
+func (r *Ring) current(ctx context.Context, tenant, subject string) (Keys, error) {
+	return r.keys(ctx, Owner{Tenant: tenant, Subject: subject}, func(Keys) bool { return true })
+}
+
+// Current returns the id and the bytes of the key for new content about a data subject, or
+// those of the tenant's own key if subject is "". The caller must not change the bytes.
+func (r *Ring) Current(ctx context.Context, tenant, subject string) (string, []byte, error) {
+	k, err := r.current(ctx, tenant, subject)
 	if err != nil {
 		return "", nil, err
 	}
 	return k.Current, k.Keys[k.Current], nil
+}
+
+// Pseudonym returns the pseudonym of a data subject.
+func (r *Ring) Pseudonym(ctx context.Context, tenant, subject string) (string, error) {
+	k, err := r.current(ctx, tenant, subject)
+	return k.Pseudonym, err
 }
 
 // Key returns a tenant's key with the given id. If the cached keys do not include it,
@@ -120,7 +166,7 @@ func (r *Ring) Current(ctx context.Context, tenant string) (string, []byte, erro
 // contract.ErrErased if the fetched keys do not include it either; the key then counts
 // as destroyed. The caller must not change the bytes.
 func (r *Ring) Key(ctx context.Context, tenant, id string) ([]byte, error) {
-	k, err := r.keys(ctx, tenant, func(k Keys) bool { return k.Keys[id] != nil })
+	k, err := r.keys(ctx, Owner{Tenant: tenant, Pseudonym: PseudonymOf(id)}, func(k Keys) bool { return k.Keys[id] != nil })
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func TestRing(t *testing.T) {
 		stored, fetched := Keys{Current: "k1", Keys: map[string][]byte{"k1": {1}}}, 0
 		var fail error
 		r := New(nil)
-		r.fetch = func(context.Context, string) (Keys, error) {
+		r.fetch = func(context.Context, Owner) (Keys, error) {
 			fetched++
 			return Keys{Current: stored.Current, Keys: maps.Clone(stored.Keys)}, fail
 		}
@@ -40,11 +40,11 @@ func TestRing(t *testing.T) {
 		get("k1", nil, 1)
 		get("k1", nil, 1)
 		stored.Current, stored.Keys["k2"] = "k2", []byte{2}
-		if id, _, err := r.Current(t.Context(), "t"); id != "k1" || err != nil {
+		if id, _, err := r.Current(t.Context(), "t", ""); id != "k1" || err != nil {
 			t.Error("the cached current key is", id, err)
 		}
 		get("k2", nil, 2) // created after the last query
-		if id, _, err := r.Current(t.Context(), "t"); id != "k2" || err != nil {
+		if id, _, err := r.Current(t.Context(), "t", ""); id != "k2" || err != nil {
 			t.Error("the current key is", id, err)
 		}
 		delete(stored.Keys, "k1")
@@ -61,10 +61,11 @@ func TestRing(t *testing.T) {
 // the same key id, and that one tenant's fetch does not block that of another.
 func TestTenants(t *testing.T) {
 	r, fetched := New(nil), map[string]int{}
-	r.fetch = func(ctx context.Context, tenant string) (Keys, error) {
+	r.fetch = func(ctx context.Context, of Owner) (Keys, error) {
+		tenant := of.Tenant
 		fetched[tenant]++
 		if tenant == "a" { // the lock of a's keys is held here
-			if _, key, err := r.Current(ctx, "b"); err != nil || string(key) != "b" {
+			if _, key, err := r.Current(ctx, "b", ""); err != nil || string(key) != "b" {
 				t.Errorf("b's key is %q %v", key, err)
 			}
 		}
@@ -77,6 +78,43 @@ func TestTenants(t *testing.T) {
 	}
 	if fetched["a"] != 1 || fetched["b"] != 1 {
 		t.Errorf("queries: %v", fetched)
+	}
+}
+
+// TestForget checks that a destroyed key is not used after Forget, also if it was fetched before
+// the destruction and the response arrives after Forget. It also checks that the keys of a data
+// subject are fetched by the pseudonym in their id.
+func TestForget(t *testing.T) {
+	const pseudonym = "00112233445566778899aabbccddeeff"
+	id := contract.IDContentKey + pseudonym + "-000001"
+	r, late, fetched := New(nil), make(chan struct{}), make(chan struct{}, 3)
+	all := Keys{Current: id, Pseudonym: pseudonym, Keys: map[string][]byte{id: {1}}}
+	r.fetch = func(_ context.Context, of Owner) (Keys, error) {
+		if of.Tenant != "t" || of.Pseudonym != pseudonym && of.Subject != "ann" {
+			t.Errorf("fetched keys of %+v", of)
+		}
+		got := all
+		fetched <- struct{}{}
+		<-late
+		return got, nil
+	}
+	done := make(chan error)
+	go func() { _, err := r.Key(t.Context(), "t", id); done <- err }()
+	<-fetched
+	all = Keys{Pseudonym: pseudonym}
+	r.Forget()
+	close(late)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Key(t.Context(), "t", id); !errors.Is(err, contract.ErrErased) {
+		t.Error("after Forget:", err)
+	}
+	if p, err := r.Pseudonym(t.Context(), "t", "ann"); p != pseudonym || err != nil {
+		t.Error(p, err)
+	}
+	if p := PseudonymOf("tk-000001"); p != "" {
+		t.Error("a tenant's own key has the pseudonym", p)
 	}
 }
 
@@ -118,7 +156,7 @@ func TestQuery(t *testing.T) {
 				return frame{raw}, x.err
 			},
 		})
-		id, key, err := r.Current(t.Context(), "t")
+		id, key, err := r.Current(t.Context(), "t", "")
 		if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%s: %v, want %q", name, err, x.want)
 		}

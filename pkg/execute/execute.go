@@ -76,7 +76,6 @@ type Result struct {
 	ErrorMessage string
 	EffectType   string
 	Output       []byte // JSON; nil = no output
-	Encrypt      bool   // record the output encrypted under the tenant's content key
 	Withhold     bool   // record the output's commitment only
 	Artifacts    []string
 	Attestation  *contract.Attestation

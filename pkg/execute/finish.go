@@ -18,7 +18,7 @@ import (
 // an outcome of the call, this one or an earlier one.
 func (x *Executor) finish(ctx context.Context, started *contract.Event, a *contract.Allowed, res Result) error {
 	eff := x.effect(started, a, &res)
-	out, err := x.commit(ctx, started.Tenant, &res, &eff)
+	out, err := x.commit(ctx, started.Tenant, &a.Call, &res, &eff)
 	if err != nil {
 		return err
 	}
@@ -60,27 +60,39 @@ func (x *Executor) effect(started *contract.Event, a *contract.Allowed, res *Res
 	return eff
 }
 
-// commit stores a result's output for the given tenant, plain or encrypted as its
-// handler requires, and sets OutputDigest of the effect to the output's commitment. An
-// output that the handler withholds is not stored; only its commitment is recorded. The
-// returned content is nil if there is no output, or if it is too large, which makes the
-// call fail. After an error, the output may or may not be stored; the work must be
-// delivered again.
-func (x *Executor) commit(ctx context.Context, tenant string, res *Result, eff *contract.Effect) (*contract.Content, error) {
-	if res.Output == nil {
+// commit stores a result's output for the given tenant, and sets OutputDigest of the effect to
+// the output's commitment. If the call's arguments or its body are encrypted, the output is
+// encrypted under the same key, and so is the error message, which may repeat a part of the
+// arguments; see outcome.Failure. An output that the handler withholds, or whose key was
+// destroyed while the call ran, is not stored; only its commitment is recorded. The returned
+// content is nil if there is no output, or if it is too large, which makes the call fail. After
+// an error, the output may or may not be stored; the work must be delivered again.
+func (x *Executor) commit(ctx context.Context, tenant string, call *contract.Call, res *Result, eff *contract.Effect) (*contract.Content, error) {
+	key := call.KeyID()
+	output := res.Output
+	if key != "" && eff.ErrorMessage != "" && res.Status != contract.Cancelled {
+		if output == nil && !res.Withhold {
+			output = outcome.Failure(eff.ErrorMessage)
+		}
+		eff.ErrorMessage = outcome.MessageEncrypted
+	}
+	if output == nil {
 		return nil, nil
 	}
 	if res.Withhold {
-		c, _ := blob.Withheld(res.Output, "application/json")
-		eff.OutputDigest = c.Commitment
-		return &c, nil
+		return withheld(output, eff), nil
 	}
 	blobs := x.Blobs.In(tenant)
-	store := blobs.Commit
-	if res.Encrypt {
-		store = blobs.CommitSealed
+	var c contract.Content
+	var err error
+	if key == "" {
+		c, err = blobs.Commit(ctx, output, "application/json")
+	} else {
+		c, err = blobs.CommitSealed(ctx, blob.Under{KeyID: key}, output, "application/json")
 	}
-	c, err := store(ctx, res.Output, "application/json")
+	if errors.Is(err, contract.ErrErased) {
+		return withheld(output, eff), nil
+	}
 	if errors.Is(err, blob.ErrTooLarge) {
 		eff.Status, eff.ErrorCode, eff.ErrorMessage = contract.Failed, contract.CodeInvalidOutput, hostpath.Strip(err.Error())
 		return nil, nil
@@ -90,4 +102,11 @@ func (x *Executor) commit(ctx context.Context, tenant string, res *Result, eff *
 	}
 	eff.OutputDigest = c.Commitment
 	return &c, nil
+}
+
+// withheld returns a reference to an output that is not stored, and sets OutputDigest.
+func withheld(output []byte, eff *contract.Effect) *contract.Content {
+	c, _ := blob.Withheld(output, "application/json")
+	eff.OutputDigest = c.Commitment
+	return &c
 }

@@ -28,7 +28,7 @@ func TestPeek(t *testing.T) {
 		t.Errorf("hold %d of %d", a.In, a.Hold)
 	}
 	a.Capture = CapturePlain
-	if _, err := a.Attach(t.Context(), nil, []byte(body)); err != nil {
+	if _, err := a.Attach(t.Context(), nil, "", []byte(body)); err != nil {
 		t.Fatal(err)
 	}
 	var b Args
@@ -98,7 +98,7 @@ func FuzzPeek(f *testing.F) {
 				continue
 			}
 			a.Capture = CaptureOff
-			p, err := a.Attach(t.Context(), nil, body)
+			p, err := a.Attach(t.Context(), nil, "", body)
 			if err != nil {
 				t.Fatal(err)
 			}

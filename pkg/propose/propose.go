@@ -60,6 +60,11 @@ type Request struct {
 	SessionName string // name that the caller gave the session, or ""
 	Requested   string // digest of the session id that the caller requested but may not use
 
+	// Encrypt is whether the args are encrypted, under the current key of the data subject
+	// Subject or, if that is "", under that of the tenant.
+	Encrypt bool
+	Subject string
+
 	Labels     []string // data classes that the proposing service detected in the caller's content
 	OnBehalfOf string   // principal that the actor acts for, as stated by the caller, or ""
 	Delegation string   // id of the delegation that OnBehalfOf is based on, or ""
@@ -72,6 +77,15 @@ type Body struct {
 	Object  []byte // object to store for Content; nil if there is nothing to store
 	Carried []byte // salt and content, sent to the executor on request; nil if Content is stored
 	For     string // the only service to which Carried is sent
+}
+
+// Commit stores a JSON document of the call in s, encrypted if Encrypt is set. Its errors are
+// those of blob.Store's Commit and CommitSealed.
+func (r *Request) Commit(ctx context.Context, s *blob.Store, doc []byte) (contract.Content, error) {
+	if r.Encrypt {
+		return s.CommitSealed(ctx, blob.Under{Subject: r.Subject}, doc, "application/json")
+	}
+	return s.Commit(ctx, doc, "application/json")
 }
 
 // NewCallID returns a new random call id.
@@ -296,7 +310,7 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 		by = by.In(r.Tenant)
 	}
 	blobs := p.Blobs.In(by.Tenant)
-	args, err := blobs.Commit(ctx, r.Args, "application/json")
+	args, err := r.Commit(ctx, blobs, r.Args)
 	if err != nil {
 		return nil, err
 	}

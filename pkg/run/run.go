@@ -16,6 +16,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
@@ -82,9 +83,12 @@ type Env struct {
 
 	starting *Starting
 	recent   *blob.Recent
-	key      atomic.Pointer[sign.Key]
-	mu       sync.Mutex
-	health   []func(context.Context) Health
+
+	contentKeys *contentkeys.Ring // nil if the service may not fetch content keys
+
+	key    atomic.Pointer[sign.Key]
+	mu     sync.Mutex
+	health []func(context.Context) Health
 }
 
 // SignKey returns the instance's current signing key, or nil for services that sign

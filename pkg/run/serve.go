@@ -95,9 +95,30 @@ func (v *Env) connect() {
 	v.Queries = &rpc.Client{Transport: v.Transport, Live: v.live, All: v.running}
 	// The vault-broker accepts queries for content keys from these services only.
 	if slices.Contains(services.ContentReaders(), v.Service) {
-		v.Blobs.Keys = contentkeys.New(v.Queries)
+		v.contentKeys = contentkeys.New(v.Queries)
+		v.Blobs.Keys = v.contentKeys
+		v.OnErasure(func(string) { v.contentKeys.Forget() })
 	}
 	v.serveQueries()
+}
+
+// OnErasure registers a function that is called when the instance reads that content keys of a
+// tenant were destroyed, which takes less than a second. The instance has then dropped the keys
+// that it cached. The function drops what it caches of the contents of the tenant; it must return
+// soon. At a start it is called for the events of the past too.
+func (v *Env) OnErasure(f func(tenant string)) {
+	v.Trust.mu.Lock()
+	defer v.Trust.mu.Unlock()
+	v.Trust.erased = append(v.Trust.erased, f)
+}
+
+// Pseudonym returns the pseudonym of a data subject of a tenant. It returns an error if the
+// service may not fetch content keys.
+func (v *Env) Pseudonym(ctx context.Context, tenant, subject string) (string, error) {
+	if v.contentKeys == nil {
+		return "", errors.New("this service has no content keys")
+	}
+	return v.contentKeys.Pseudonym(ctx, tenant, subject)
 }
 
 // snapshots returns the store of the snapshots of the instance's views. It has no tenant

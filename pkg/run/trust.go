@@ -28,6 +28,8 @@ type Trust struct {
 	at  uint64 // ledger sequence of the last event that was read as a key event
 	see func(lamport uint64)
 
+	erased []func(tenant string) // see Env.OnErasure
+
 	cell *Cell // receives the events of bus.Trust, without the keys that the registry rejects
 
 	position func() uint64                         // returns the sequence of the last event of bus.Trust that was applied
@@ -79,10 +81,23 @@ func (t *Trust) apply(en eventlog.Entry) error {
 	if err != nil {
 		return nil
 	}
+	if e.Name == contract.EventContentKeysDestroyed {
+		t.erase(e.Tenant)
+		return nil
+	}
 	if isKey := e.Name == contract.EventKeyPublished || e.Name == contract.EventKeyRevoked; !isKey || t.applyKey(en.Seq, e) {
 		t.cell.apply(en.Seq, e, t.At)
 	}
 	return nil
+}
+
+// erase calls the functions that OnErasure registered.
+func (t *Trust) erase(tenant string) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, f := range t.erased {
+		f(tenant)
+	}
 }
 
 // applyKey applies a key event to the registry, and reports whether the registry has

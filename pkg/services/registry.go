@@ -62,7 +62,7 @@ var all = []Service{
 		Views: []View{{Name: ViewCatalog, Path: Gateway, Snapshot: ViewCatalog}, {Name: ViewAuthority, Path: "gateway-authority", Snapshot: ViewCatalog}},
 	},
 	{
-		Name: SessionRunner, Executes: true, Slots: 8,
+		Name: SessionRunner, Executes: true, Slots: 8, Content: true,
 		Kinds: []Kind{{Prefix: "tool", Scope: "tools:call"}, {Prefix: "image", Scope: "cell:admin", Names: []string{"gc", "import", "list", "pull"}},
 			{Prefix: "pack", Scope: "cell:admin", Names: []string{"install", "uninstall"}}},
 		Uses:  []string{contract.UseReceipt},
@@ -79,7 +79,7 @@ var all = []Service{
 		Kinds:   []Kind{{Prefix: "vault", Scope: "vault:write"}},
 		Uses:    []string{contract.UseReceipt},
 		Files:   []string{"vault.kek", "vault.seal"},
-		Queried: []string{Audit, Judge, LLMRouter},
+		Queried: []string{Audit, Judge, LLMRouter, Policy, SessionRunner, Work, MCPRouter},
 	},
 	{
 		Name: Judge, Executes: true, Slots: 2, Content: true,
@@ -87,7 +87,7 @@ var all = []Service{
 		Uses:  []string{contract.UseReceipt},
 	},
 	{
-		Name: Policy, Executes: true, Slots: 8,
+		Name: Policy, Executes: true, Slots: 8, Content: true,
 		Kinds: []Kind{{Prefix: "policy", Scope: "policy:admin"}, {Prefix: "tenant", Scope: "cell:admin"}},
 		Uses:  []string{contract.UseDecision, contract.UseReceipt, contract.UseSnapshot},
 		Files: []string{"p0.json"},
@@ -106,7 +106,7 @@ var all = []Service{
 		Queried: []string{SessionRunner},
 	},
 	{
-		Name: MCPRouter, Executes: true, Slots: 8,
+		Name: MCPRouter, Executes: true, Slots: 8, Content: true,
 		Kinds: []Kind{{Prefix: "mcp", Scope: "cell:admin"}, {Prefix: "resource", Scope: "tools:call"}, {Prefix: "prompt", Scope: "tools:call"}, {Prefix: "completion", Scope: "tools:call"}},
 		Uses:  []string{contract.UseReceipt},
 		Views: []View{{Name: ViewServers, Path: MCPRouter, Verb: viewVerb, Optional: true}},

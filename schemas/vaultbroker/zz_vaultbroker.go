@@ -5,6 +5,23 @@ package vaultbroker
 
 import "github.com/binnacle-mesh/binnacle/pkg/core/canon"
 
+// ContentKeysDestroyedName is the event's name.
+const ContentKeysDestroyedName = "content_keys_destroyed"
+
+// ContentKeysDestroyed is the data of vault-broker.content_keys_destroyed.v1. A call has destroyed content keys. Every instance that holds content keys, or content that was encrypted under them, drops them when it reads the event. A call that runs again after a crash records the event again.
+type ContentKeysDestroyed struct {
+	CallID    string `json:"call_id"`
+	Keys      int64  `json:"keys"`                // number of keys that are destroyed now
+	Pseudonym string `json:"pseudonym,omitempty"` // of the data subject, if only its keys were destroyed
+}
+
+// Canonical implements canon.Document.
+func (d *ContentKeysDestroyed) Canonical(c *canon.Codec) {
+	c.Str("call_id", &d.CallID)
+	c.Int("keys", &d.Keys)
+	c.OptStr("pseudonym", &d.Pseudonym)
+}
+
 // LeaseEndedName is the event's name.
 const LeaseEndedName = "lease_ended"
 

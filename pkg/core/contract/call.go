@@ -62,6 +62,18 @@ const KeyClient = "key/"
 // of a credential never has this prefix.
 const LoginClient = "login/"
 
+// KeyID returns the id of the content key under which the call's body or, if that is not
+// encrypted, its args are encrypted. It returns "" if neither is.
+func (x *Call) KeyID() string {
+	if x.Body != nil && x.Body.Encryption != nil {
+		return x.Body.Encryption.KeyID
+	}
+	if x.Args.Encryption != nil {
+		return x.Args.Encryption.KeyID
+	}
+	return ""
+}
+
 // Contents returns the contents that the call refers to: the args, and the body if there
 // is one. The slice is new; its contents share Encryption with those of the call.
 func (x *Call) Contents() []Content {

@@ -12,7 +12,7 @@ const (
 	IDCancel      = "x-"      // the event that requests a cancellation; only event ids have this meaning
 	IDConform     = "cr-"     // a conformance report
 	IDConnection  = "conn-"   // a connection of a service to a configured server
-	IDContentKey  = "tk-"     // a content key of a tenant
+	IDContentKey  = "tk-"     // a content key of a tenant, or of a data subject
 	IDDecision    = "d-"      // a decision, and the event that holds it if it is neither a denial nor an escalation
 	IDDeferral    = "j-"      // the event that records that an asynchronous request is answered before the outcome of its call; only event ids have this meaning
 	IDDelegation  = "g-"      // a delegation

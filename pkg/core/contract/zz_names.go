@@ -127,15 +127,16 @@ const (
 
 	// Schemas in schemas/events/vault-broker.
 
-	EventLeaseEnded       = "lease_ended"
-	EventLeaseIssued      = "lease_issued"
-	EventSecretRefused    = "secret_refused"
-	EventSecretReleased   = "secret_released"
-	EventSecretUseCounted = "secret_use_counted"
-	EventSecretUsed       = "secret_used"
-	EventTokenFailed      = "token_failed"
-	EventTokenObtained    = "token_obtained"
-	EventTokenRequested   = "token_requested"
+	EventContentKeysDestroyed = "content_keys_destroyed"
+	EventLeaseEnded           = "lease_ended"
+	EventLeaseIssued          = "lease_issued"
+	EventSecretRefused        = "secret_refused"
+	EventSecretReleased       = "secret_released"
+	EventSecretUseCounted     = "secret_use_counted"
+	EventSecretUsed           = "secret_used"
+	EventTokenFailed          = "token_failed"
+	EventTokenObtained        = "token_obtained"
+	EventTokenRequested       = "token_requested"
 
 	// Schemas in schemas/events/work.
 

@@ -25,14 +25,21 @@ func (c *env) governed(ctx context.Context, kind string, args any) (json.RawMess
 // governedWithin is env.governed for a call that may take long: it waits for the outcome for as many
 // seconds, of which the gateway accepts up to 600, or as long as governed does if seconds is 0.
 func governedWithin(ctx context.Context, c *env, seconds int, kind string, args any) (json.RawMessage, error) {
+	h := http.Header{}
+	if seconds > 0 {
+		h.Set("X-Binnacle-Timeout", strconv.Itoa(seconds))
+	}
+	return governedWith(ctx, c, h, kind, args)
+}
+
+// governedWith is env.governed with further headers of the request, to which it adds its own.
+func governedWith(ctx context.Context, c *env, h http.Header, kind string, args any) (json.RawMessage, error) {
 	c.operator = c.operator || guard.GovernsCell(kind)
 	body := map[string]any{"kind": kind, "tool": kind, "args": args}
 	// The first request ends as soon as the call is escalated, or after a second. The second
 	// one, with the same key, waits for the outcome of the same call.
-	h := http.Header{"Prefer": {"respond-async"}, "Idempotency-Key": {"cli-" + rand.Text()}}
-	if seconds > 0 {
-		h.Set("X-Binnacle-Timeout", strconv.Itoa(seconds))
-	}
+	h.Set("Prefer", "respond-async")
+	h.Set("Idempotency-Key", "cli-"+rand.Text())
 	resp, err := c.request(ctx, http.MethodPost, "/api/v1/calls", body, h)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ var families = []struct {
 	verbs     []verb
 }{
 	{"run", "Run a mesh", []verb{newUpCmd, newInitCmd, newConfigCmd, newDoctorCmd, newProvisionCmd, newBackupCmd, newRestoreCmd}},
-	{"use", "Use a mesh", []verb{newCallCmd, newJobCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newPackCmd, newSandboxCmd, newRunCmd, newArtifactCmd, newPipelineCmd, newImageCmd, newSecretCmd, newMCPCmd, newProxyCmd, newHookCmd, newJudgeCmd,
+	{"use", "Use a mesh", []verb{newCallCmd, newJobCmd, newDecideCmd, newReportCmd, newChatCmd, newToolsCmd, newPackCmd, newSandboxCmd, newRunCmd, newArtifactCmd, newPipelineCmd, newImageCmd, newSecretCmd, newEraseCmd, newMCPCmd, newProxyCmd, newHookCmd, newJudgeCmd,
 		newTokenCmd, newPasswordCmd, newDeviceCmd, newKeyCmd, newSessionCmd, newLLMCmd}},
 	{"govern", "Govern a mesh", []verb{newPolicyCmd, newApprovalsCmd, newTenantCmd, newFreezeCmd, newUnfreezeCmd, newPrincipalsCmd, newRolesCmd, newMembersCmd, newDelegationsCmd,
 		newBreakGlassCmd, newTrustCmd}},

@@ -49,6 +49,7 @@ for operators of the mesh; an auditor of a tenant may export it.`,
 		},
 		newTenantStateCmd(c, "suspend", "Deny the calls of a tenant, cancel those that run, and end its streams", "not paid"),
 		newTenantStateCmd(c, "resume", "End a suspension", "paid"),
+		newTenantEraseCmd(c),
 		newTenantQuotaCmd(c),
 		newTenantExportCmd(c),
 	)

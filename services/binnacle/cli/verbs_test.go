@@ -49,6 +49,8 @@ func TestRequests(t *testing.T) {
 		{"secret access default deny", "", calls, governed("policy.set_secret_default", `{"default":"deny"}`)},
 		{"secret rotate-content-key", "", calls, governed("vault.rotate_content_key", `{}`)},
 		{"secret destroy-content-key 1", "", calls, governed("vault.destroy_content_key", `{"id":"1"}`)},
+		{"erase --subject ann --reason request", "", calls, governed("vault.erase_subject", `{"reason":"request"}`)},
+		{"tenant erase acme_shop_prod --reason end", "", calls, governed("vault.erase_tenant", `{"reason":"end","tenant":"acme_shop_prod"}`)},
 		{"judge --session s-1 --rubric DIR/rubric.yaml", "", "POST /api/v1/judgements", `{"session":"s-1","rubric":"name: r\n"}`},
 		{"token revoke t-1 --reason lost", "", calls, governed("policy.revoke_token", `{"id":"t-1","reason":"lost"}`)},
 		{"token revoke --principal bob --reason left", "", calls, governed("policy.revoke_token", `{"principal":"bob","reason":"left"}`)},

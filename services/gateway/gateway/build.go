@@ -156,7 +156,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	heirs := &labels.Reader{Ledger: ledger, Queries: s.queries}
 	s.prop = &propose.Proposer{Emit: env.Emit, Blobs: env.Blobs, Conn: env.Conn, Instance: env.Instance, Reader: outcomesReader}
 	s.calls = &calls.API{Gate: s.gate,
-		Maker: &calls.Maker{CallTimeout: s.CallTimeout, Sessions: in, Labels: heirs, Queries: s.queries, Tools: &s.tools.Catalog},
+		Maker: &calls.Maker{CallTimeout: s.CallTimeout, Sessions: in, Labels: heirs, Queries: s.queries, Tools: &s.tools.Catalog, Capture: s.capture, Pseudonym: env.Pseudonym},
 		Runner: &calls.Runner{Queries: s.queries, Proposer: s.prop, Past: &await.Past{Ledger: ledger, Instance: env.Instance, Proposer: s.prop},
 			Tools: &s.tools.Catalog, Probe: &s.probe, Metrics: s.metrics, Blobs: env.Blobs, Ledger: ledger, Log: env.Log, Suspended: s.gate.Suspended}}
 	s.prop.ExecutorOf = s.calls.ExecutorOf

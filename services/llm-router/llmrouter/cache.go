@@ -40,9 +40,24 @@ type cache struct {
 // kept is one cached response.
 type kept struct {
 	key, media, model string
+	tenant            string
 	until             time.Time
 	body              []byte            // the response, if it is cached in memory
 	stored            *contract.Content // the response, if it is in the object store
+}
+
+// forget removes the entries of a tenant, except those in the object store, which are recorded as
+// plain text.
+func (c *cache) forget(tenant string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for el := c.ages.Front(); el != nil; {
+		next := el.Next()
+		if k := el.Value.(*kept); k.tenant == tenant && k.stored == nil {
+			c.drop(el)
+		}
+		el = next
+	}
 }
 
 // get returns the entry for a key, or nil if there is none or it has expired.
@@ -166,10 +181,14 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 	if ttl == 0 {
 		ttl = time.Hour
 	}
-	k := &kept{key: c.cacheKey(), media: head.Headers[headerType], model: head.Headers[headerModel], until: time.Now().Add(ttl)}
+	k := &kept{key: c.cacheKey(), tenant: c.w.Event.Tenant, media: head.Headers[headerType], model: head.Headers[headerModel], until: time.Now().Add(ttl)}
 	if c.s.Cache.Store != "object" || c.args.Capture != llm.CapturePlain { // content that is not recorded as plain text is not put into the object store either
 		k.body = body
 		c.s.cache.put(k, c.s.cacheLimit())
+		// If the key was destroyed before the entry was added, nothing else removes the entry.
+		if !c.readable(ctx) {
+			c.s.cache.forget(k.tenant)
+		}
 		return
 	}
 	stored, err := c.s.env.Blobs.In(c.w.Event.Tenant).Keep(ctx, body, k.media, ttl)
@@ -178,6 +197,17 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 		return
 	}
 	c.w.Fact(events.ResponseCachedName, contract.Bytes(&events.ResponseCached{Commitment: stored.Commitment, Expires: contract.Time(k.until), Key: k.key, MediaType: k.media, Model: k.model, Size: stored.Size}))
+}
+
+// readable reports whether the content key of the call's body still exists; it is true for a
+// body that is not encrypted.
+func (c *call) readable(ctx context.Context) bool {
+	id := c.w.Call.KeyID()
+	if id == "" {
+		return true
+	}
+	_, err := c.s.env.Blobs.Keys.Key(ctx, c.w.Event.Tenant, id)
+	return err == nil
 }
 
 // applyCached adds a response in the object store to this instance's cache, unless it

@@ -161,10 +161,9 @@ func (c *call) refused(f *provider.Failure) {
 }
 
 // result returns the result of the call with its recorded output. The capture mode in
-// the args determines whether the output is encrypted or omitted from the ledger.
+// the args determines whether the output is omitted from the ledger.
 func (c *call) result() execute.Result {
-	r := execute.Result{EffectType: c.w.Call.Kind, Encrypt: c.args.Capture == llm.CaptureEncrypted,
-		Withhold: c.args.Capture == llm.CaptureHashed || c.args.Capture == llm.CaptureOff}
+	r := execute.Result{EffectType: c.w.Call.Kind, Withhold: c.args.Capture == llm.CaptureHashed || c.args.Capture == llm.CaptureOff}
 	if len(c.output) > 0 {
 		r.Output = c.output
 	}

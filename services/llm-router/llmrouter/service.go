@@ -192,6 +192,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		return err
 	}
 	x := s.executor(tools)
+	env.OnErasure(s.cache.forget)
 	view := s.serveUsage(env)
 	g, ctx := errgroup.WithContext(ctx)
 	from := env.Snapshots.Start(ctx, s.usageSource(view))

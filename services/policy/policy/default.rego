@@ -24,7 +24,7 @@ scope_of := {
 own_affairs := {"policy.accept_invitation", "policy.approve_device", "policy.end_login", "policy.open_login", "policy.register_passkey", "policy.remove_passkey", "policy.renew_login", "policy.report_groups", "policy.consent_key", "policy.withdraw_consent", "policy.grant_session", "policy.revoke_session"}
 
 # What these erase is gone for ever.
-erasures := {"vault.destroy_content_key", "vault.erase"}
+erasures := {"vault.destroy_content_key", "vault.erase", "vault.erase_subject", "vault.erase_tenant"}
 
 required_scope := "approvals:vote" if {
 	input.kind == "policy.vote"

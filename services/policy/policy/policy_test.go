@@ -268,7 +268,7 @@ func TestOneScope(t *testing.T) {
 		}
 	}
 	own := []string{"policy.accept_invitation", "policy.approve_device", "policy.consent_key", "policy.end_login", "policy.grant_session", "policy.open_login", "policy.register_passkey", "policy.remove_passkey", "policy.renew_login", "policy.report_groups", "policy.revoke_session", "policy.withdraw_consent"}
-	for _, kind := range append(kinds, "vault.destroy_content_key", "vault.erase") {
+	for _, kind := range append(kinds, "vault.destroy_content_key", "vault.erase", "vault.erase_subject", "vault.erase_tenant") {
 		w.event("policy", "tool_registered", &contract.Tool{Executor: "policy", Kind: kind, Tool: kind, Version: "v1", InputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`), OutputSchema: contract.Raw(`{"type":"object"}`)})
 		var passed []string
 		for scope := range known {

@@ -24,10 +24,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
-// KindDestroy is the kind of the calls that destroy a content key of their tenant, and the
-// name of their tool.
-const KindDestroy = "vault.destroy_content_key"
-
 const (
 	kindRotate = "vault.rotate_content_key"
 
@@ -94,16 +90,17 @@ func openStores(dir string, kek []byte, original string) (secrets, content *stor
 var contentTools = []contract.Tool{
 	{Description: "Makes a new content key; what is recorded from now on is encrypted under it.", Class: "E1", Executor: services.VaultBroker, Kind: kindRotate, Tool: kindRotate, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
-	{Description: "Destroys a content key: what was encrypted under it is erased for ever, and every proof still holds.", Class: "E4", Executor: services.VaultBroker, Kind: KindDestroy, Tool: KindDestroy, Version: "v1",
+	{Description: "Destroys a content key: what was encrypted under it is erased for ever, and every proof still holds.", Class: "E4", Executor: services.VaultBroker, Kind: contentkeys.KindDestroy, Tool: contentkeys.KindDestroy, Version: "v1",
 		InputSchema:  contract.Raw(`{"additionalProperties":false,"properties":{"id":{"pattern":"^` + contract.IDContentKey + `[0-9]{6}$","type":"string"}},"required":["id"],"type":"object"}`),
 		OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
 }
 
 // serveContentKeys registers the handler of queries for content keys. The response
-// contains the keys of the query's tenant, sealed to the recipient that the query names.
+// contains the keys of the query's tenant or data subject, sealed to the recipient that the
+// query names.
 func (s *Service) serveContentKeys() {
 	rpc.Serve(&rpc.Server{Transport: s.env.Transport}, contentkeys.Query, func(ctx context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
-		k, err := s.contentKeys(ctx, transient.Tenant(ctx))
+		k, err := s.contentKeysFor(ctx, transient.Tenant(ctx), q)
 		defer func() {
 			for _, key := range k.Keys {
 				clear(key)
@@ -123,18 +120,17 @@ func (s *Service) serveContentKeys() {
 	})
 }
 
-// contentKeys returns all content keys of a tenant that are not destroyed, with the newest
-// as the current one. If there are none, it creates one.
-func (s *Service) contentKeys(ctx context.Context, tenant string) (contentkeys.Keys, error) {
-	s.contentMu.Lock()
-	defer s.contentMu.Unlock()
+// contentKeys returns all content keys of an owner that are not destroyed, by their names
+// in the store, with the newest as the current one. If there are none and create is true, it
+// creates one. The caller must hold contentMu.
+func (s *Service) contentKeys(ctx context.Context, owner string, create bool) (contentkeys.Keys, error) {
 	k := contentkeys.Keys{Keys: map[string][]byte{}}
-	ids, err := s.content.Names(ctx, tenant)
+	ids, err := s.content.Names(ctx, owner)
 	if err != nil {
 		return k, err
 	}
 	for _, id := range ids { // the names are sorted, so the last usable key is the newest
-		v, err := s.content.Get(ctx, tenant, id, 0)
+		v, err := s.content.Get(ctx, owner, id, 0)
 		if errors.Is(err, backend.ErrErased) {
 			continue
 		}
@@ -145,8 +141,8 @@ func (s *Service) contentKeys(ctx context.Context, tenant string) (contentkeys.K
 			k.Keys[id], k.Current = v.Bytes, id
 		}
 	}
-	if k.Current == "" {
-		id, key, err := s.newContentKey(ctx, tenant)
+	if k.Current == "" && create {
+		id, key, err := s.newContentKey(ctx, owner)
 		if err != nil {
 			return k, err
 		}
@@ -157,16 +153,16 @@ func (s *Service) contentKeys(ctx context.Context, tenant string) (contentkeys.K
 
 const contentKeySize = 32
 
-// newContentKey creates the next key of a tenant and returns its id and value. The key is
+// newContentKey creates the next key of an owner and returns its name and value. The key is
 // durable if the error is nil, and otherwise must not be used. If another instance creates
 // the same id at the same time, one of them takes the next id. The caller must hold
 // contentMu.
-func (s *Service) newContentKey(ctx context.Context, tenant string) (string, []byte, error) {
+func (s *Service) newContentKey(ctx context.Context, owner string) (string, []byte, error) {
 	key := make([]byte, contentKeySize)
 	rand.Read(key)
 	for {
 		n := 1
-		names, err := s.content.Names(ctx, tenant)
+		names, err := s.content.Names(ctx, owner)
 		if err != nil {
 			return "", nil, err
 		}
@@ -177,7 +173,7 @@ func (s *Service) newContentKey(ctx context.Context, tenant string) (string, []b
 			n++
 		}
 		id := fmt.Sprintf(contract.IDContentKey+"%06d", n)
-		if _, err = s.content.Put(ctx, tenant, id, key, backend.About{}, 0); !errors.Is(err, backend.ErrConflict) {
+		if _, err = s.content.Put(ctx, owner, id, key, backend.About{}, 0); !errors.Is(err, backend.ErrConflict) {
 			return id, key, err
 		}
 	}
@@ -201,17 +197,19 @@ func (s *Service) changeContentKey(ctx context.Context, w *execute.Work) execute
 			return execute.Fail(contract.CodeInvalidInput, "%v", err)
 		}
 		effect, id = "content_key.destroyed", args.ID
-		v, err := s.content.Get(ctx, w.Event.Tenant, id, 0)
+		owner, name := placeOf(w.Event.Tenant, id)
+		v, err := s.content.Get(ctx, owner, name, 0)
 		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrErased) || err == nil && len(v.Bytes) != contentKeySize {
 			return execute.Fail(contract.CodeNotFound, "id: content key %s not found or destroyed", id)
 		}
 		clear(v.Bytes)
 		if err == nil {
-			err = s.content.Erase(ctx, w.Event.Tenant, id)
+			err = s.content.Erase(ctx, owner, name)
 		}
 		if err != nil {
 			return s.unchanged(w, err)
 		}
+		destroyed(w, 1, "")
 	}
 	c := canon.Object(nil)
 	c.Str("id", id)

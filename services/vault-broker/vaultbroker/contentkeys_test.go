@@ -26,7 +26,7 @@ import (
 // a destroyed key is still missing after the stores are opened again, that its id is not
 // used again, and that the keys of two tenants are independent.
 func TestContentKeys(t *testing.T) {
-	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "session-runner", Slots: 1}})
+	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "egress-broker", Slots: 1}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	transport := func(s string) *transient.Transport {
@@ -58,42 +58,42 @@ func TestContentKeys(t *testing.T) {
 	if err := ask(transport("llm-router")); err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(transport("session-runner")); err == nil || !strings.Contains(err.Error(), "not for session-runner") {
+	if err := ask(transport("egress-broker")); err == nil || !strings.Contains(err.Error(), "not for egress-broker") {
 		t.Fatal(err)
 	}
 	tenant := "t"
 	do := func(kind, args string) execute.Result {
-		return s.changeContentKey(ctx, &execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{Kind: kind}, Args: []byte(args)})
+		return s.changeContentKey(ctx, &execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{Kind: kind}, Args: []byte(args), Fact: func(string, []byte) {}})
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000002"}` {
 		t.Fatal(r)
 	}
-	if r := do(KindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "" {
+	if r := do(contentkeys.KindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "" {
 		t.Fatal(r)
 	}
-	if r := do(KindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "not_found" {
+	if r := do(contentkeys.KindDestroy, `{"id":"tk-000002"}`); r.ErrorCode != "not_found" {
 		t.Fatal(r)
 	}
 	open()
-	k, err := s.contentKeys(t.Context(), "t")
+	k, err := s.contentKeys(t.Context(), "t", true)
 	if err != nil || len(k.Keys) != 1 || k.Current != "tk-000001" {
 		t.Fatal(k.Current, len(k.Keys), err)
 	}
 	// Another tenant's keys have the same ids but other values, and destroying one of
 	// them leaves this tenant's key unchanged.
-	other, err := s.contentKeys(t.Context(), "u")
+	other, err := s.contentKeys(t.Context(), "u", true)
 	if err != nil || other.Current != "tk-000001" || len(other.Keys) != 1 || bytes.Equal(other.Keys["tk-000001"], k.Keys["tk-000001"]) {
 		t.Fatal(other.Current, len(other.Keys), err)
 	}
 	tenant = "u"
-	if r := do(KindDestroy, `{"id":"tk-000003"}`); r.ErrorCode != "not_found" {
+	if r := do(contentkeys.KindDestroy, `{"id":"tk-000003"}`); r.ErrorCode != "not_found" {
 		t.Fatal(r)
 	}
-	if r := do(KindDestroy, `{"id":"tk-000001"}`); r.ErrorCode != "" {
+	if r := do(contentkeys.KindDestroy, `{"id":"tk-000001"}`); r.ErrorCode != "" {
 		t.Fatal(r)
 	}
 	tenant = "t"
-	if again, err := s.contentKeys(t.Context(), "t"); err != nil || !bytes.Equal(again.Keys["tk-000001"], k.Keys["tk-000001"]) {
+	if again, err := s.contentKeys(t.Context(), "t", true); err != nil || !bytes.Equal(again.Keys["tk-000001"], k.Keys["tk-000001"]) {
 		t.Fatal("destroyed by another tenant:", again.Current, err)
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000003"}` {
@@ -123,7 +123,7 @@ func TestOldStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.content = content.Backend()
-		k, err := s.contentKeys(t.Context(), "t")
+		k, err := s.contentKeys(t.Context(), "t", true)
 		if err != nil || k.Current != "tk-000002" || len(k.Keys) != 1 || string(k.Keys["tk-000002"]) != "0123456789abcdef0123456789abcdef" {
 			t.Fatal(k, err)
 		}

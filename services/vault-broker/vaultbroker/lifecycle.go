@@ -96,7 +96,7 @@ func list(names []string) string { return `["` + strings.Join(names, `","`) + `"
 
 // rerunnable reports whether a claimed call of a kind may run again.
 func rerunnable(kind string) bool {
-	return slices.ContainsFunc(secretTools, func(t contract.Tool) bool { return t.Kind == kind && t.Rerunnable })
+	return slices.ContainsFunc(tools(), func(t contract.Tool) bool { return t.Kind == kind && t.Rerunnable })
 }
 
 // keeper executes the calls that manage secrets, and selects the versions that are released.

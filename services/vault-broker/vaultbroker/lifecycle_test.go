@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
@@ -287,7 +288,7 @@ func TestTools(t *testing.T) {
 			t.Errorf("%s: %v", tool.Kind, err)
 		}
 	}
-	for kind, want := range map[string]bool{kindStore: false, kindRotateSecret: false, kindAuthorize: false, putTool.Kind: false, kindRotate: false, KindDestroy: false, kindDelete: true, kindErase: true} {
+	for kind, want := range map[string]bool{kindStore: false, kindRotateSecret: false, kindAuthorize: false, putTool.Kind: false, kindRotate: false, contentkeys.KindDestroy: false, kindDelete: true, kindErase: true, contentkeys.KindEraseSubject: true, contentkeys.KindEraseTenant: true} {
 		if rerunnable(kind) != want {
 			t.Errorf("%s may run again: %v", kind, !want)
 		}

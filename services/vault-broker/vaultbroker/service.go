@@ -23,6 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
@@ -98,7 +99,7 @@ var putTool = contract.Tool{
 }
 
 func tools() []contract.Tool {
-	return slices.Concat([]contract.Tool{putTool}, secretTools, contentTools)
+	return slices.Concat([]contract.Tool{putTool}, secretTools, contentTools, erasureTools)
 }
 
 // Run implements run.Service. It opens the stores before it reports that it is ready,
@@ -184,8 +185,10 @@ func (s *Service) executor() *execute.Executor {
 		switch w.Call.Kind {
 		case putTool.Kind, kindStore:
 			return s.put(ctx, w)
-		case kindRotate, KindDestroy:
+		case kindRotate, contentkeys.KindDestroy:
 			return s.changeContentKey(ctx, w)
+		case contentkeys.KindEraseSubject, contentkeys.KindEraseTenant:
+			return s.eraseContent(ctx, w)
 		}
 		return s.keeper.manage(ctx, w)
 	})

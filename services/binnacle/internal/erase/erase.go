@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,10 +23,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
 // Eraser looks for snapshots that hold content under destroyed content keys, and deletes
@@ -213,12 +214,15 @@ func (x *Eraser) destructions(ctx context.Context) error {
 		x.position = en.Seq
 		e, err := eventlog.Open(en, filter)
 		var r contract.Recorded
-		if err != nil || contract.Decode(e.Data, &r) != nil || r.Effect.Tool != vaultbroker.KindDestroy {
+		if err != nil || contract.Decode(e.Data, &r) != nil || !slices.Contains(erasures, r.Effect.Tool) {
 			continue
 		}
-		switch id := idOf(&r); {
-		case id != "":
+		ids, ok := idsOf(&r)
+		for _, id := range ids {
 			x.destroyed[contentKey{e.Tenant, id}] = true
+		}
+		switch {
+		case ok:
 		case r.Effect.Status == contract.Succeeded || r.Effect.Status == contract.Unknown:
 			x.uncertain[e.Tenant] = true
 		}
@@ -226,16 +230,25 @@ func (x *Eraser) destructions(ctx context.Context) error {
 	return nil
 }
 
-// idOf returns the id of the content key that a call has destroyed, or "" if its outcome
-// does not state one.
-func idOf(r *contract.Recorded) string {
-	var out struct{ ID string }
+// erasures are the kinds of the calls that destroy content keys.
+var erasures = []string{contentkeys.KindDestroy, contentkeys.KindEraseSubject, contentkeys.KindEraseTenant}
+
+// idsOf returns the ids of the content keys that a call has destroyed. ok is false if its
+// outcome does not contain them, for example because they are too many for an event.
+func idsOf(r *contract.Recorded) (ids []string, ok bool) {
+	var out struct {
+		ID   string
+		Keys []string
+	}
 	if r.Effect.Status != contract.Succeeded || r.Output == nil {
-		return ""
+		return nil, false
 	}
 	b, err := r.Output.Open(nil)
 	if err != nil || json.Unmarshal(b, &out) != nil {
-		return ""
+		return nil, false
 	}
-	return out.ID
+	if out.ID != "" {
+		out.Keys = append(out.Keys, out.ID)
+	}
+	return out.Keys, out.Keys != nil
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
 // fixture is a stream of snapshots, a ledger in memory, and the Eraser under test.
@@ -53,9 +53,19 @@ func (f *fixture) put(name, state string, cut int) {
 // empty id means an outcome without output.
 func (f *fixture) ended(tenant, service, status, id string) {
 	f.t.Helper()
-	r := contract.Recorded{Effect: contract.Effect{CallID: "c-x", Status: status, Tool: vaultbroker.KindDestroy}}
+	output := ""
 	if id != "" {
-		out := contract.NewContent(make([]byte, contract.SaltSize), []byte(`{"id":"`+id+`"}`), "application/json")
+		output = `{"id":"` + id + `"}`
+	}
+	f.outcome(tenant, service, status, contentkeys.KindDestroy, output)
+}
+
+// outcome records the outcome of a call of a kind. An empty output means none.
+func (f *fixture) outcome(tenant, service, status, kind, output string) {
+	f.t.Helper()
+	r := contract.Recorded{Effect: contract.Effect{CallID: "c-x", Status: status, Tool: kind}}
+	if output != "" {
+		out := contract.NewContent(make([]byte, contract.SaltSize), []byte(output), "application/json")
 		r.Output = &out
 	}
 	m := &emit.Emitter{Log: f.log, Tenant: tenant, Source: service + "/" + service + "-1", Now: time.Now}
@@ -116,6 +126,19 @@ func TestErase(t *testing.T) {
 	f.put("state", `{"calls":[{"encryption":{"algorithm":"A256GCM","key_id":"tk-000001","nonce":"n"}}]}`, 50)
 	if got := f.left(); !slices.Equal(got, []string{"foreign", "none", "other"}) {
 		t.Errorf("of a state that names no tenant, %v are left", got)
+	}
+}
+
+// TestSubject checks that a snapshot with content of a data subject is deleted once the subject is
+// erased, and one with content of another subject of the tenant is not.
+func TestSubject(t *testing.T) {
+	f := newFixture(t)
+	const one, other = "tk-00112233445566778899aabbccddeeff-000001", "tk-ffeeddccbbaa99887766554433221100-000001"
+	f.put("one", f.line(7, "acme_shop_prod", one), 0)
+	f.put("other", f.line(9, "acme_shop_prod", other), 0)
+	f.outcome("acme_shop_prod", "vault-broker", contract.Succeeded, contentkeys.KindEraseSubject, `{"keys":["`+one+`"],"subject":"00112233445566778899aabbccddeeff"}`)
+	if got := f.left(); !slices.Equal(got, []string{"other"}) {
+		t.Errorf("%v are left", got)
 	}
 }
 

@@ -59,15 +59,21 @@ func pin(t *contract.Tool, kind, id string, args []byte) ([]byte, error) {
 	if err := json.Unmarshal(args, &members); err != nil || members == nil {
 		return nil, apierr.BadRequest(SandboxHeader, "the arguments are not one JSON object")
 	}
-	value, err := json.Marshal(id)
+	return withMember(SandboxHeader, members, sandboxArg, id)
+}
+
+// withMember returns args with the string v as the member name, in canonical JSON. It returns an
+// error (400) about the header from which v comes if args have the member with another value.
+func withMember(header string, args map[string]json.RawMessage, name, v string) ([]byte, error) {
+	value, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
-	if in, ok := members[sandboxArg]; ok && string(in) != string(value) {
-		return nil, apierr.BadRequest(SandboxHeader, "the argument sandbox names another sandbox: leave one of them out")
+	if in, ok := args[name]; ok && string(in) != string(value) {
+		return nil, apierr.BadRequest(header, "the argument "+name+" names another "+name+": leave one of them out")
 	}
-	members[sandboxArg] = value
-	doc, err := json.Marshal(members)
+	args[name] = value
+	doc, err := json.Marshal(args)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"regexp"
@@ -30,6 +31,9 @@ type Maker struct {
 	Labels      *labels.Reader
 	Queries     *queries.Services
 	Tools       *catalog.Catalog
+	Capture     func() string // returns the capture mode in force
+	// Pseudonym returns the pseudonym of a data subject of a tenant.
+	Pseudonym func(ctx context.Context, tenant, subject string) (string, error)
 }
 
 // TimeoutHeader is the request header with the timeout of a call in seconds. The time
@@ -81,6 +85,9 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 	if args, err = s.Sessions.InArgs(ctx, who, kind, args, &in); err != nil {
 		return propose.Request{}, err
 	}
+	if args, err = s.named(ctx, h, who, kind, args); err != nil {
+		return propose.Request{}, err
+	}
 	timeout, err := s.TimeoutOf(h, kind)
 	if err != nil {
 		return propose.Request{}, err
@@ -104,7 +111,7 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 // Plain makes the proposal of a call in a session from its arguments and the headers for
 // delegation and tracing. The proposal has no Idempotency-Key, no inherited labels, and
 // the default timeout. The error is 400 if a header for delegation is longer than
-// body.MaxName, or if pinned rejects the SandboxHeader.
+// body.MaxName, if pinned rejects the SandboxHeader, or if encrypted rejects the SubjectHeader.
 func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte) (propose.Request, error) {
 	behalf, delegation, err := delegationOf(h)
 	if err != nil {
@@ -116,7 +123,7 @@ func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind
 	r := propose.Request{ID: propose.NewCallID(), Tenant: who.Tenant, Kind: kind, Tool: tool, Args: args, Actor: who.Actor, Client: who.Client, Token: who.Token,
 		Scopes: who.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(h), OnBehalfOf: behalf, Delegation: delegation, Executor: s.ExecutorOf(kind)}
 	in.Into(&r)
-	return r, nil
+	return r, s.encrypted(h, &r)
 }
 
 // ExecutorOf returns the service that executes calls of a kind according to the catalog,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/schemas/audit"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -219,6 +220,13 @@ func (s *API) StateOf(ctx context.Context, who *auth.Caller, id string) (CallSta
 func (s *API) stateBy(ctx context.Context, tenant string, e *contract.Event) (CallState, error) {
 	out := CallState{CallID: e.CallID, Session: e.Session, Status: proposed, Poll: pollOf(e.CallID)}
 	ref, err := out.fold(e)
+	if err == nil && out.Error == outcome.MessageEncrypted {
+		var rec contract.Recorded
+		if err = contract.Decode(e.Data, &rec); err == nil {
+			s.Reveal(ctx, who.Tenant, &rec)
+			out.Error = rec.Effect.ErrorMessage
+		}
+	}
 	if err == nil && ref != nil {
 		if out.Output, err = s.Blobs.In(tenant).Open(ctx, ref); err != nil {
 			err = apierr.Unreadable(out.CallID, err)

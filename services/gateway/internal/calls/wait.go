@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/receipt"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/outcome"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
@@ -184,12 +185,19 @@ func Pending(r propose.Request) *apierr.Error {
 // result returns the outcome and the output of a call that ended. If the call did not
 // succeed or its output cannot be read, result returns the outcome and an error.
 func (s *Runner) result(ctx context.Context, r propose.Request, out *propose.Outcome) (*propose.Outcome, []byte, error) {
+	s.Reveal(ctx, r.Tenant, &out.Recorded)
 	if e := apierr.OfOutcome(&out.Recorded); e != nil {
 		s.Places().At(e, r)
 		return out, nil, e
 	}
 	output, err := s.output(ctx, r.Tenant, out)
 	return out, output, err
+}
+
+// Reveal replaces an encrypted error message of an outcome by the message, if it can be
+// decrypted.
+func (s *Runner) Reveal(ctx context.Context, tenant string, r *contract.Recorded) {
+	r.Effect.ErrorMessage = outcome.Message(r, func(c *contract.Content) ([]byte, error) { return s.Blobs.In(tenant).Open(ctx, c) })
 }
 
 // mostLater is the maximum number of events of later calls that started reads under one filter.

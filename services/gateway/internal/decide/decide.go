@@ -152,7 +152,10 @@ func (s *API) Decide(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	r.ReportWithin = time.Duration(req.ReportWithin) * time.Millisecond
+	if r.Subject != "" {
+		return apierr.BadRequest(calls.SubjectHeader, "the contents of a call that its caller executes are not encrypted under keys of a data subject")
+	}
+	r.ReportWithin, r.Encrypt = time.Duration(req.ReportWithin)*time.Millisecond, false
 	e, again, err := s.permission(c.Request().Context(), r, async)
 	return s.handOut(c, r, e, again, body.InBody(c, err))
 }

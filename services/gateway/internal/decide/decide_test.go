@@ -248,7 +248,7 @@ func TestReport(t *testing.T) {
 // contentKeys provides one content key.
 type contentKeys struct{}
 
-func (contentKeys) Current(context.Context, string) (string, []byte, error) {
+func (contentKeys) Current(context.Context, string, string) (string, []byte, error) {
 	return "k1", make([]byte, 32), nil
 }
 

@@ -275,7 +275,7 @@ func TestCreditFails(t *testing.T) {
 // contentKeys provides content keys; err is the error of its method Key.
 type contentKeys struct{ err error }
 
-func (contentKeys) Current(context.Context, string) (string, []byte, error) {
+func (contentKeys) Current(context.Context, string, string) (string, []byte, error) {
 	return "k", make([]byte, 32), nil
 }
 

@@ -41,7 +41,7 @@ func (e *edge) await(ctx context.Context, r propose.Request, p proposal, a *appr
 		if err != nil {
 			return nil, nil, err
 		}
-		c, err := e.Blobs.In(r.Tenant).Commit(ctx, b, "application/json")
+		c, err := r.Commit(ctx, e.Blobs.In(r.Tenant), b)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -334,6 +334,7 @@ func (e taskEdge) getTask(ctx context.Context, who *auth.Caller, _ *http.Request
 			return nil, err
 		}
 	default:
+		e.Calls.Reveal(ctx, who.Tenant, x.recorded)
 		failure := apierr.OfOutcome(x.recorded)
 		if failure != nil {
 			e.Calls.Runner.Places().AtPast(ctx, failure, who.Tenant, &x.call)

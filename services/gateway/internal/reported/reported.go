@@ -35,7 +35,7 @@ func (s *Store) Commit(ctx context.Context, tenant, kind string, output []byte) 
 	case mode == llm.CapturePlain || bytes.Equal(bare, output):
 		return blobs.Commit(ctx, output, media)
 	case mode == llm.CaptureEncrypted:
-		return blobs.CommitSealed(ctx, output, media)
+		return blobs.CommitSealed(ctx, blob.Under{}, output, media)
 	}
 	return blobs.Commit(ctx, bare, media)
 }

@@ -14,7 +14,7 @@ import (
 // keys provides one content key, until erased is set.
 type keys struct{ erased bool }
 
-func (k *keys) Current(context.Context, string) (string, []byte, error) {
+func (k *keys) Current(context.Context, string, string) (string, []byte, error) {
 	return "k1", make([]byte, 32), nil
 }
 
