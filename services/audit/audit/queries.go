@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/evidence"
 	"github.com/binnacle-mesh/binnacle/pkg/core/proofgraph"
@@ -342,7 +343,7 @@ func eventsOf(s queries) func(context.Context, *events.CallRef) ([]events.Found,
 
 // transcript returns the calls and outcomes of a session, each with its content,
 // decrypted: for a call its body or, if it has none, its arguments, and for an outcome
-// its output, if any. If a content cannot be read, the error text in brackets is
+// its output, if any. Content about a data subject is left out; see text. If a content cannot be read, the error text in brackets is
 // returned in its place.
 func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([]events.Turn, error) {
 	pos, _ := s.view.Position()
@@ -378,16 +379,24 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 			continue
 		}
 		if content != nil {
-			b, err := s.env.Blobs.In(e.Tenant).Open(ctx, content)
-			if err == nil {
-				t.Content = string(b)
-			} else {
-				t.Content = "[" + err.Error() + "]"
-			}
+			t.Content = s.text(ctx, e.Tenant, content)
 		}
 		turns = append(turns, t)
 	}
 	return turns, nil
+}
+
+// text returns a content of a transcript. Content under the key of a data subject is left out,
+// because the call that judges the transcript stores it as plain text.
+func (s queries) text(ctx context.Context, tenant string, c *contract.Content) string {
+	if c.Encryption != nil && contentkeys.PseudonymOf(c.Encryption.KeyID) != "" {
+		return "[content about a data subject]"
+	}
+	b, err := s.env.Blobs.In(tenant).Open(ctx, c)
+	if err != nil {
+		return "[" + err.Error() + "]"
+	}
+	return string(b)
 }
 
 // errNoEntry is returned for an entry that the ledger does not have, and for one that the

@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+)
+
+// erasable is the content that a test has recorded about a data subject.
+type erasable struct {
+	subject, canary string
+	calls           []string // ids of the calls with the canary in their output
+	response        string   // id of a stored response
+}
+
+// record makes calls with the canary of a data subject: requests to models, with a response, a
+// stream, a stored response and content of an object, and calls of a tool with inline content and
+// with an object.
+func (e *erasable) record(t *testing.T, m *harness.Mesh, session string) {
+	t.Helper()
+	long := e.canary + strings.Repeat(" lorem", 5000) // larger than the content that an event can hold
+	chat := func(text, more string) string {
+		return `{"model":"openai/m-good","messages":[{"role":"user","content":"` + text + `"}]` + more + `}`
+	}
+	for _, x := range []struct{ path, body string }{
+		{"/v1/chat/completions", chat(e.canary, "")},
+		{"/v1/chat/completions", chat(e.canary, `,"stream":true`)},
+		{"/v1/chat/completions", chat(long, "")},
+		{"/v1/responses", `{"model":"anthropic/m-good","input":"` + e.canary + `"}`},
+		{"/api/v1/packs/noop", `{"text":"` + e.canary + `"}`},
+		{"/api/v1/packs/noop", `{"text":"` + long + `"}`},
+	} {
+		r, err := m.DoHeader(t.Context(), "POST", x.path, x.body, e.headers(m, session))
+		if err != nil || r.Status != http.StatusOK || !strings.Contains(string(r.Body), e.canary) && !strings.Contains(x.body, `"stream"`) {
+			t.Fatalf("%s: %v %d %.300s", x.path, err, r.Status, r.Body)
+		}
+		e.calls = append(e.calls, r.Header.Get("X-Binnacle-Call-Id"))
+		if x.path == "/v1/responses" {
+			var doc struct{ ID string }
+			if err := json.Unmarshal(r.Body, &doc); err != nil {
+				t.Fatal(err)
+			}
+			e.response = doc.ID
+		}
+	}
+}
+
+// headers returns the header fields of a request about the subject.
+func (e *erasable) headers(m *harness.Mesh, session string) map[string]string {
+	h := bearer(m, session)
+	h["X-Binnacle-Subject"] = e.subject
+	return h
+}
+
+// cached reports whether a request is answered from the cache of responses.
+func (e *erasable) cached(t *testing.T, m *harness.Mesh) bool {
+	t.Helper()
+	h := e.headers(m, "s-cached")
+	h["X-Binnacle-Cache"] = "use"
+	r, err := m.DoHeader(t.Context(), "POST", "/v1/chat/completions", `{"model":"openai/m-good","messages":[{"role":"user","content":"cached `+e.canary+`"}]}`, h)
+	if err != nil || r.Status != http.StatusOK {
+		t.Fatalf("%v %d %.300s", err, r.Status, r.Body)
+	}
+	return r.Header.Get("X-Binnacle-Cache") == "hit"
+}
+
+// reads returns, for each read of the content at a gateway, its status and body.
+func (e *erasable) reads(t *testing.T, m *harness.Mesh) (out []*harness.Response) {
+	t.Helper()
+	paths := []string{"/v1/responses/" + e.response}
+	for _, id := range e.calls {
+		paths = append(paths, "/api/v1/calls/"+id)
+	}
+	for _, path := range paths {
+		r, err := m.DoHeader(t.Context(), "GET", path, "", bearer(m, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// readable checks that a gateway returns all the content.
+func (e *erasable) readable(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	for i, r := range e.reads(t, m) {
+		if r.Status != http.StatusOK || !strings.Contains(string(r.Body), e.canary) && i != 2 { // the output of the stream is in parts
+			t.Errorf("%s, read %d: %d %.300s", e.subject, i, r.Status, r.Body)
+		}
+	}
+}
+
+// gone reports whether a gateway reports all the content as erased.
+func (e *erasable) gone(t *testing.T, m *harness.Mesh) bool {
+	t.Helper()
+	for i, r := range e.reads(t, m) {
+		if strings.Contains(string(r.Body), e.canary) || r.Status == http.StatusOK {
+			return false
+		}
+		if r.Status != http.StatusGone || !strings.Contains(string(r.Body), "content_erased") {
+			t.Fatalf("%s, read %d: %d %.300s", e.subject, i, r.Status, r.Body)
+		}
+	}
+	return true
+}
+
+// granted runs a command that waits for an approval, and approves it as keeper.
+func granted(t *testing.T, m *harness.Mesh, args ...string) string {
+	t.Helper()
+	type result struct {
+		out string
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		out, err := m.CLI(args...)
+		done <- result{out, err}
+	}()
+	vote := map[string]string{"Authorization": "Bearer " + strings.TrimSpace(cli(t, m, "token", "create", "--actor", "keeper", "--scope", "approvals:vote"))}
+	eventually(t, "the call waits for approval", 20*time.Second, func() bool {
+		call, _, _ := strings.Cut(cli(t, m, "approvals", "list"), " ")
+		if !strings.HasPrefix(call, "c-") {
+			return false
+		}
+		r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"policy.vote","args":{"call_id":"`+call+`","reason":"seen","vote":"grant"}}`, vote)
+		return err == nil && r.Status == http.StatusOK
+	})
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err, r.out)
+	}
+	return r.out
+}
+
+// TestErasure shows that the content about a data subject, of requests to models and of calls of
+// tools, inline, in objects and in caches, is not readable anywhere within a second of its
+// erasure, that the content about another subject is until its tenant is erased, and that packs
+// and exports of before and after verify.
+func TestErasure(t *testing.T) {
+	_, doc := harness.NewProviders(t, nil)
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, harness.Options{LLM: doc, Capture: "encrypted", Noop: true})
+			gateways := []*harness.Mesh{m}
+			if name != "one" {
+				second := m.As(m.Token)
+				second.Addr = m.StartGateway("gateway-b")
+				gateways = append(gateways, second)
+			}
+			ann := &erasable{subject: "ann@subjects.example", canary: "canary-of-ann-5d1f"}
+			bob := &erasable{subject: "bob@subjects.example", canary: "canary-of-bob-a077"}
+			for _, e := range []*erasable{ann, bob} {
+				e.record(t, m, "s-subjects")
+				if e.cached(t, m); !e.cached(t, m) {
+					t.Error("the cache of responses is off")
+				}
+				for _, g := range gateways {
+					e.readable(t, g)
+				}
+			}
+			if r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"vault.rotate_content_key"}`, ann.headers(m, "s-x")); err != nil || r.Status != http.StatusBadRequest || !strings.Contains(string(r.Body), "X-Binnacle-Subject") {
+				t.Errorf("a data subject is accepted for a call that is not encrypted: %v %d %s", err, r.Status, r.Body)
+			}
+			dir := t.TempDir()
+			before, after, export := filepath.Join(dir, "before.tar"), filepath.Join(dir, "after.tar"), filepath.Join(dir, "all.jsonl")
+			cli(t, m, "export", "--session", "s-subjects", "--out", before)
+			cli(t, m, "principals", "register", "keeper", "person")
+			cli(t, m, "roles", "grant", "keeper", "approver")
+
+			out := granted(t, m, "erase", "--subject", ann.subject, "--reason", "request of the subject")
+			if !strings.Contains(out, "tk-") {
+				t.Fatal(out)
+			}
+			for _, g := range gateways {
+				eventually(t, "the content is gone", time.Second, func() bool { return ann.gone(t, g) })
+				bob.readable(t, g)
+			}
+			if ann.cached(t, m) {
+				t.Error("a response about the erased subject was still cached")
+			}
+			r := post(t.Context(), t, "http://"+m.Addr+"/v1/responses", bearer(m, "s-subjects"), `{"model":"anthropic/m-good","input":"more","previous_response_id":"`+ann.response+`"}`)
+			if body := all(t, r); r.StatusCode != http.StatusNotFound || !strings.Contains(body, "erased") {
+				t.Errorf("an erased response is continued: %d %s", r.StatusCode, body)
+			}
+			for _, value := range []string{ann.canary, ann.subject, bob.canary, bob.subject} { // nothing was ever stored as plain text
+				leaks(t, m, value)
+			}
+			for _, args := range [][]string{{"events", "list", "--session", "s-subjects", "--json"}, {"why", ann.calls[4]}, {"session", "show", "s-subjects"}} {
+				if out, _ := m.CLI(args...); strings.Contains(out, ann.canary) || strings.Contains(out, ann.subject) {
+					t.Errorf("%v has the erased content: %s", args, out)
+				}
+			}
+			cli(t, m, "export", "--session", "s-subjects", "--out", after)
+			cli(t, m, "tenant", "export", "default", "--out", export)
+			for _, file := range []string{before, after, export} {
+				cli(t, m, "verify", file)
+				second(t, m, file)
+			}
+			if out := cli(t, m, "replay", "--json"); !strings.Contains(out, `"equal":true`) || strings.Contains(out, `"not_redecidable":0`) {
+				t.Error(out)
+			}
+
+			granted(t, m, "tenant", "erase", "default", "--reason", "end of the contract")
+			for _, g := range gateways {
+				eventually(t, "the content of the tenant is gone", time.Second, func() bool { return bob.gone(t, g) })
+			}
+			bob.calls = nil
+			bob.record(t, m, "s-again")
+			bob.readable(t, m)
+		})
+	}
+}
