@@ -1,14 +1,21 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
 // erasable is the content that a test has recorded about a data subject.
@@ -110,6 +117,32 @@ func (e *erasable) gone(t *testing.T, m *harness.Mesh) bool {
 	return true
 }
 
+// inStreams returns the streams that hold a text in a message, read from the NATS server, which
+// compresses its files.
+func inStreams(t *testing.T, m *harness.Mesh, text string) (in []string) {
+	t.Helper()
+	c := m.Connect(t, "provision")
+	for _, stream := range []string{bus.Events, bus.Blobs, bus.Cache, bus.Snapshots, bus.Checkpoints, bus.Artifacts} {
+		for seq, end := uint64(1), false; !end; {
+			var batch []*nats.Msg
+			var err error
+			if batch, end, err = c.FreshBatch(t.Context(), stream, ">", seq, 64); err != nil {
+				t.Fatal(stream, err)
+			}
+			for _, msg := range batch {
+				if seq, err = strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64); err != nil {
+					t.Fatal(err)
+				}
+				seq++
+				if bytes.Contains(msg.Data, []byte(text)) && !slices.Contains(in, stream) {
+					in = append(in, stream)
+				}
+			}
+		}
+	}
+	return in
+}
+
 // granted runs a command that waits for an approval, and approves it as keeper.
 func granted(t *testing.T, m *harness.Mesh, args ...string) string {
 	t.Helper()
@@ -147,7 +180,7 @@ func TestErasure(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := start(t, harness.Options{LLM: doc, Capture: "encrypted", Noop: true})
+			m := start(t, harness.Options{LLM: doc, Capture: "encrypted", Noop: true, Listen: true})
 			gateways := []*harness.Mesh{m}
 			if name != "one" {
 				second := m.As(m.Token)
@@ -169,7 +202,7 @@ func TestErasure(t *testing.T) {
 				t.Errorf("a data subject is accepted for a call that is not encrypted: %v %d %s", err, r.Status, r.Body)
 			}
 			dir := t.TempDir()
-			before, after, export := filepath.Join(dir, "before.tar"), filepath.Join(dir, "after.tar"), filepath.Join(dir, "all.jsonl")
+			before, after, export, ledger := filepath.Join(dir, "before.tar"), filepath.Join(dir, "after.tar"), filepath.Join(dir, "tenant.jsonl"), filepath.Join(dir, "ledger.jsonl")
 			cli(t, m, "export", "--session", "s-subjects", "--out", before)
 			cli(t, m, "principals", "register", "keeper", "person")
 			cli(t, m, "roles", "grant", "keeper", "approver")
@@ -191,6 +224,12 @@ func TestErasure(t *testing.T) {
 			}
 			for _, value := range []string{ann.canary, ann.subject, bob.canary, bob.subject} { // nothing was ever stored as plain text
 				leaks(t, m, value)
+				if in := inStreams(t, m, value); len(in) > 0 {
+					t.Errorf("%s is in %v", value, in)
+				}
+			}
+			if in := inStreams(t, m, "request of the subject"); !slices.Equal(in, []string{bus.Events}) { // the search finds what is there
+				t.Errorf("the reason is in %v", in)
 			}
 			for _, args := range [][]string{{"events", "list", "--session", "s-subjects", "--json"}, {"why", ann.calls[4]}, {"session", "show", "s-subjects"}} {
 				if out, _ := m.CLI(args...); strings.Contains(out, ann.canary) || strings.Contains(out, ann.subject) {
@@ -199,7 +238,8 @@ func TestErasure(t *testing.T) {
 			}
 			cli(t, m, "export", "--session", "s-subjects", "--out", after)
 			cli(t, m, "tenant", "export", "default", "--out", export)
-			for _, file := range []string{before, after, export} {
+			cli(t, m, "export", "--ledger", "--out", ledger)
+			for _, file := range []string{before, after, export, ledger} {
 				cli(t, m, "verify", file)
 				second(t, m, file)
 			}

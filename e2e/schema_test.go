@@ -84,6 +84,7 @@ func checkSchemas(t *testing.T, m *harness.Mesh) {
 		case strings.Contains(id, ":passkey_"): // recorded in TestPasskeys
 		case strings.Contains(id, ":pack_installed:"), strings.Contains(id, ":pack_uninstalled:"): // recorded in TestChangedPacks
 		case strings.Contains(id, ":vault-broker:lease_"), strings.Contains(id, ":vault-broker:token_"): // recorded in TestDatabaseCredentials and TestAccessTokens
+		case strings.Contains(id, ":content_keys_destroyed:"): // recorded in TestErasure
 		case strings.Contains(id, "config_reloaded"): // recorded only in TestConfigured
 		case strings.Contains(id, ":budget_changed:"): // no new ledger has reservations
 		case strings.Contains(id, ":allotment_closed:"), strings.Contains(id, ":allotment_recalled:"), strings.Contains(id, ":allotment_returned:"): // recorded only with several instances of policy

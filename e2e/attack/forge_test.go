@@ -106,7 +106,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 		"llm-router":     {"models": {"gateway"}, "stored_response": {"gateway"}, "spend": {"gateway"}, "view": {"gateway"}},
 		"policy":         {"approvals": {"gateway"}, "identities": {"gateway"}, "keys": {"gateway"}, "policies": {"gateway"}, "view": {"gateway"}},
 		"session-runner": {"health": {"gateway"}},
-		"vault-broker":   {"content_keys": {"audit", "gateway", "judge", "llm-router", "work"}, "health": {"gateway"}, "value_mac": {"gateway"}},
+		"vault-broker":   {"content_keys": {"audit", "gateway", "judge", "llm-router", "mcp-router", "policy", "session-runner", "work"}, "health": {"gateway"}, "value_mac": {"gateway"}},
 	}
 	s := newSpy(t, m)
 	type try struct{ as, to, verb, id string }

@@ -77,7 +77,7 @@ func TestRequest(t *testing.T) {
 // keys is one content key.
 type keys struct{ key []byte }
 
-func (k keys) Current(context.Context, string) (string, []byte, error) { return "k-1", k.key, nil }
+func (k keys) Current(context.Context, string, string) (string, []byte, error) { return "k-1", k.key, nil }
 func (k keys) Key(context.Context, string, string) ([]byte, error)     { return k.key, nil }
 
 // TestEncrypted checks that a body is encrypted with the tenant's key, and that Attach returns
@@ -85,10 +85,10 @@ func (k keys) Key(context.Context, string, string) ([]byte, error)     { return 
 func TestEncrypted(t *testing.T) {
 	body := []byte(`{"model":"m"}`)
 	a := Args{Capture: CaptureEncrypted}
-	if _, err := a.Attach(t.Context(), &blob.Store{}, body); err == nil || a.Body != "" {
+	if _, err := a.Attach(t.Context(), &blob.Store{}, "", body); err == nil || a.Body != "" {
 		t.Errorf("%+v %v", a, err)
 	}
-	b, err := a.Attach(t.Context(), &blob.Store{Keys: keys{make([]byte, 32)}}, body)
+	b, err := a.Attach(t.Context(), &blob.Store{Keys: keys{make([]byte, 32)}}, "ann", body)
 	if err != nil || b.Content.Encryption == nil || b.Content.Encryption.KeyID != "k-1" || a.Body != b.Content.Commitment || a.Digest != "" {
 		t.Errorf("%+v %+v %v", a, b, err)
 	}

@@ -26,13 +26,13 @@ import (
 
 // Response handles GET /v1/responses/:id. It responds with a stored response from the
 // ledger, but only to the actor that requested it. The status is 404 for other callers,
-// and for a response that was not stored, was deleted or was erased.
+// and for a response that was not stored or was deleted, and 410 for one that was erased.
 func (s *API) Response(c echo.Context) error {
 	who, _, rec, err := s.stored(c)
 	if err != nil {
 		return err
 	}
-	body, err := s.readStored(c, who.Tenant, rec.Output)
+	body, err := s.readStored(c, who.Tenant, rec.Receipt.CallID, rec.Output)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (s *API) InputItems(c echo.Context) error {
 	if order != "" && order != "asc" && order != "desc" {
 		return apierr.BadRequest("order", `want "asc" or "desc"`)
 	}
-	body, err := s.readStored(c, who.Tenant, call.Body)
+	body, err := s.readStored(c, who.Tenant, call.ID, call.Body)
 	if err != nil {
 		return err
 	}
@@ -283,21 +283,18 @@ func (s *API) undeleted(ctx context.Context, tenant string, response []byte) err
 	return err
 }
 
-// readStored reads a recorded content of a tenant's response. The error is 404 if
-// nothing was recorded or the content was withheld or erased, and 503 if the content
+// readStored reads a recorded content of a tenant's response, which a call made. The error is 404
+// if nothing was recorded or the content was withheld, 410 if it was erased, and 503 if it
 // cannot be read now.
-func (s *API) readStored(c echo.Context, tenant string, ref *contract.Content) ([]byte, error) {
-	if ref == nil {
+func (s *API) readStored(c echo.Context, tenant, call string, ref *contract.Content) ([]byte, error) {
+	if ref == nil || ref.Store == contract.StoreWithheld {
 		return nil, noResponse(c)
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), queries.Timeout)
 	defer cancel()
 	body, err := s.Blobs.In(tenant).Open(ctx, ref)
-	if errors.Is(err, contract.ErrErased) {
-		return nil, noResponse(c)
-	}
 	if err != nil {
-		return nil, apierr.Unavailable("the response cannot be read now: " + err.Error())
+		return nil, apierr.Unreadable(call, err)
 	}
 	return body, nil
 }
