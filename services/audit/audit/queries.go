@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -343,7 +344,7 @@ func eventsOf(s queries) func(context.Context, *events.CallRef) ([]events.Found,
 
 // transcript returns the calls and outcomes of a session, each with its content,
 // decrypted: for a call its body or, if it has none, its arguments, and for an outcome
-// its output, if any. Content about a data subject is left out; see text. If a content cannot be read, the error text in brackets is
+// its output, if any. Content about a data subject is left out; see textOf. If a content cannot be read, the error text in brackets is
 // returned in its place.
 func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([]events.Turn, error) {
 	pos, _ := s.view.Position()
@@ -379,20 +380,20 @@ func (s queries) transcript(ctx context.Context, q *events.TranscriptRequest) ([
 			continue
 		}
 		if content != nil {
-			t.Content = s.text(ctx, e.Tenant, content)
+			t.Content = textOf(ctx, s.env.Blobs.In(e.Tenant), content)
 		}
 		turns = append(turns, t)
 	}
 	return turns, nil
 }
 
-// text returns a content of a transcript. Content under the key of a data subject is left out,
+// textOf returns a content of a transcript. Content under the key of a data subject is left out,
 // because the call that judges the transcript stores it as plain text.
-func (s queries) text(ctx context.Context, tenant string, c *contract.Content) string {
+func textOf(ctx context.Context, blobs *blob.Store, c *contract.Content) string {
 	if c.Encryption != nil && contentkeys.PseudonymOf(c.Encryption.KeyID) != "" {
 		return "[content about a data subject]"
 	}
-	b, err := s.env.Blobs.In(tenant).Open(ctx, c)
+	b, err := blobs.Open(ctx, c)
 	if err != nil {
 		return "[" + err.Error() + "]"
 	}

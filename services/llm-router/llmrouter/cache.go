@@ -186,7 +186,7 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 		k.body = body
 		c.s.cache.put(k, c.s.cacheLimit())
 		// If the key was destroyed before the entry was added, nothing else removes the entry.
-		if !c.readable(ctx) {
+		if !readable(ctx, c) {
 			c.s.cache.forget(k.tenant)
 		}
 		return
@@ -201,7 +201,7 @@ func (c *call) keep(ctx context.Context, body []byte, head *llm.Head) {
 
 // readable reports whether the content key of the call's body still exists; it is true for a
 // body that is not encrypted.
-func (c *call) readable(ctx context.Context) bool {
+func readable(ctx context.Context, c *call) bool {
 	id := c.w.Call.KeyID()
 	if id == "" {
 		return true

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
@@ -15,6 +16,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
@@ -50,7 +52,7 @@ func (s *Service) open(original string) (*hashivault.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.keeper, s.content = newKeeper(s.env, newTokens(s.env, secrets.Backend(), tokens.Backend(), s.via), s.KEK), content.Backend()
+		s.keeper, s.content = newKeeper(s.env, newTokens(s.env, secrets.Backend(), tokens.Backend(), s.via), s.KEK), &contentKeeper{env: s.env, store: content.Backend()}
 		return nil, nil
 	}
 	c, err := hashivault.New(s.Vault, s.env.Log)
@@ -59,7 +61,7 @@ func (s *Service) open(original string) (*hashivault.Client, error) {
 	}
 	s.keeper = newKeeper(s.env, newTokens(s.env, hashivault.NewKV(c, "secrets", s.KEK), hashivault.NewKV(c, "tokens", s.KEK), s.via), s.KEK)
 	s.leases = &leases{s.env, c}
-	s.content = hashivault.NewKV(c, "content-keys", s.KEK)
+	s.content = &contentKeeper{env: s.env, store: hashivault.NewKV(c, "content-keys", s.KEK)}
 	return c, nil
 }
 
@@ -87,6 +89,13 @@ func openStores(dir string, kek []byte, original string) (secrets, content *stor
 	return secrets, content, errors.Join(secrets.Rename(original), content.Rename(original))
 }
 
+// contentKeeper stores content keys and executes the calls that create and destroy them.
+type contentKeeper struct {
+	env   *run.Env
+	store backend.Backend
+	mu    sync.Mutex // held while keys are read or changed
+}
+
 var contentTools = []contract.Tool{
 	{Description: "Makes a new content key; what is recorded from now on is encrypted under it.", Class: "E1", Executor: services.VaultBroker, Kind: kindRotate, Tool: kindRotate, Version: "v1",
 		InputSchema: contract.Raw(`{"additionalProperties":false,"type":"object"}`), OutputSchema: contract.Raw(`{"properties":{"id":{"type":"string"}},"required":["id"],"type":"object"}`)},
@@ -100,7 +109,7 @@ var contentTools = []contract.Tool{
 // query names.
 func (s *Service) serveContentKeys() {
 	rpc.Serve(&rpc.Server{Transport: s.env.Transport}, contentkeys.Query, func(ctx context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
-		k, err := s.contentKeysFor(ctx, transient.Tenant(ctx), q)
+		k, err := s.content.contentKeysFor(ctx, transient.Tenant(ctx), q)
 		defer func() {
 			for _, key := range k.Keys {
 				clear(key)
@@ -122,15 +131,15 @@ func (s *Service) serveContentKeys() {
 
 // contentKeys returns all content keys of an owner that are not destroyed, by their names
 // in the store, with the newest as the current one. If there are none and create is true, it
-// creates one. The caller must hold contentMu.
-func (s *Service) contentKeys(ctx context.Context, owner string, create bool) (contentkeys.Keys, error) {
+// creates one. The caller must hold c.mu.
+func (c *contentKeeper) contentKeys(ctx context.Context, owner string, create bool) (contentkeys.Keys, error) {
 	k := contentkeys.Keys{Keys: map[string][]byte{}}
-	ids, err := s.content.Names(ctx, owner)
+	ids, err := c.store.Names(ctx, owner)
 	if err != nil {
 		return k, err
 	}
 	for _, id := range ids { // the names are sorted, so the last usable key is the newest
-		v, err := s.content.Get(ctx, owner, id, 0)
+		v, err := c.store.Get(ctx, owner, id, 0)
 		if errors.Is(err, backend.ErrErased) {
 			continue
 		}
@@ -142,7 +151,7 @@ func (s *Service) contentKeys(ctx context.Context, owner string, create bool) (c
 		}
 	}
 	if k.Current == "" && create {
-		id, key, err := s.newContentKey(ctx, owner)
+		id, key, err := c.newContentKey(ctx, owner)
 		if err != nil {
 			return k, err
 		}
@@ -156,13 +165,13 @@ const contentKeySize = 32
 // newContentKey creates the next key of an owner and returns its name and value. The key is
 // durable if the error is nil, and otherwise must not be used. If another instance creates
 // the same id at the same time, one of them takes the next id. The caller must hold
-// contentMu.
-func (s *Service) newContentKey(ctx context.Context, owner string) (string, []byte, error) {
+// c.mu.
+func (c *contentKeeper) newContentKey(ctx context.Context, owner string) (string, []byte, error) {
 	key := make([]byte, contentKeySize)
 	rand.Read(key)
 	for {
 		n := 1
-		names, err := s.content.Names(ctx, owner)
+		names, err := c.store.Names(ctx, owner)
 		if err != nil {
 			return "", nil, err
 		}
@@ -173,21 +182,21 @@ func (s *Service) newContentKey(ctx context.Context, owner string) (string, []by
 			n++
 		}
 		id := fmt.Sprintf(contract.IDContentKey+"%06d", n)
-		if _, err = s.content.Put(ctx, owner, id, key, backend.About{}, 0); !errors.Is(err, backend.ErrConflict) {
+		if _, err = c.store.Put(ctx, owner, id, key, backend.About{}, 0); !errors.Is(err, backend.ErrConflict) {
 			return id, key, err
 		}
 	}
 }
 
 // changeContentKey executes a call that creates or destroys a content key of its tenant.
-func (s *Service) changeContentKey(ctx context.Context, w *execute.Work) execute.Result {
-	s.contentMu.Lock()
-	defer s.contentMu.Unlock()
+func (c *contentKeeper) changeContentKey(ctx context.Context, w *execute.Work) execute.Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	effect, id := "content_key.made", ""
 	if w.Call.Kind == kindRotate {
 		var err error
-		if id, _, err = s.newContentKey(ctx, w.Event.Tenant); err != nil {
-			return s.unchanged(w, err)
+		if id, _, err = c.newContentKey(ctx, w.Event.Tenant); err != nil {
+			return c.unchanged(w, err)
 		}
 	} else {
 		var args struct {
@@ -198,28 +207,28 @@ func (s *Service) changeContentKey(ctx context.Context, w *execute.Work) execute
 		}
 		effect, id = "content_key.destroyed", args.ID
 		owner, name := placeOf(w.Event.Tenant, id)
-		v, err := s.content.Get(ctx, owner, name, 0)
+		v, err := c.store.Get(ctx, owner, name, 0)
 		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrErased) || err == nil && len(v.Bytes) != contentKeySize {
 			return execute.Fail(contract.CodeNotFound, "id: content key %s not found or destroyed", id)
 		}
 		clear(v.Bytes)
 		if err == nil {
-			err = s.content.Erase(ctx, owner, name)
+			err = c.store.Erase(ctx, owner, name)
 		}
 		if err != nil {
-			return s.unchanged(w, err)
+			return c.unchanged(w, err)
 		}
 		destroyed(w, 1, "")
 	}
-	c := canon.Object(nil)
-	c.Str("id", id)
-	return execute.Result{EffectType: effect, Output: c.End()}
+	doc := canon.Object(nil)
+	doc.Str("id", id)
+	return execute.Result{EffectType: effect, Output: doc.End()}
 }
 
 // unchanged returns the result of a call whose change of a content key failed with err. If
 // the store did not respond, the status is unknown, because the change may have been made.
-func (s *Service) unchanged(w *execute.Work, err error) execute.Result {
-	s.env.Log.Error("a content key cannot be changed", "tenant", w.Event.Tenant, "call", w.Call.ID, "err", err)
+func (c *contentKeeper) unchanged(w *execute.Work, err error) execute.Result {
+	c.env.Log.Error("a content key cannot be changed", "tenant", w.Event.Tenant, "call", w.Call.ID, "err", err)
 	res := execute.Fail(code(err), "the store could not be written: %s", cause(err))
 	if errors.Is(err, backend.ErrUnavailable) {
 		res.Status = contract.Unknown

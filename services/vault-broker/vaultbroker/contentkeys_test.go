@@ -63,7 +63,7 @@ func TestContentKeys(t *testing.T) {
 	}
 	tenant := "t"
 	do := func(kind, args string) execute.Result {
-		return s.changeContentKey(ctx, &execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{Kind: kind}, Args: []byte(args), Fact: func(string, []byte) {}})
+		return s.content.changeContentKey(ctx, &execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{Kind: kind}, Args: []byte(args), Fact: func(string, []byte) {}})
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000002"}` {
 		t.Fatal(r)
@@ -75,13 +75,13 @@ func TestContentKeys(t *testing.T) {
 		t.Fatal(r)
 	}
 	open()
-	k, err := s.contentKeys(t.Context(), "t", true)
+	k, err := s.content.contentKeys(t.Context(), "t", true)
 	if err != nil || len(k.Keys) != 1 || k.Current != "tk-000001" {
 		t.Fatal(k.Current, len(k.Keys), err)
 	}
 	// Another tenant's keys have the same ids but other values, and destroying one of
 	// them leaves this tenant's key unchanged.
-	other, err := s.contentKeys(t.Context(), "u", true)
+	other, err := s.content.contentKeys(t.Context(), "u", true)
 	if err != nil || other.Current != "tk-000001" || len(other.Keys) != 1 || bytes.Equal(other.Keys["tk-000001"], k.Keys["tk-000001"]) {
 		t.Fatal(other.Current, len(other.Keys), err)
 	}
@@ -93,7 +93,7 @@ func TestContentKeys(t *testing.T) {
 		t.Fatal(r)
 	}
 	tenant = "t"
-	if again, err := s.contentKeys(t.Context(), "t", true); err != nil || !bytes.Equal(again.Keys["tk-000001"], k.Keys["tk-000001"]) {
+	if again, err := s.content.contentKeys(t.Context(), "t", true); err != nil || !bytes.Equal(again.Keys["tk-000001"], k.Keys["tk-000001"]) {
 		t.Fatal("destroyed by another tenant:", again.Current, err)
 	}
 	if r := do(kindRotate, `{}`); string(r.Output) != `{"id":"tk-000003"}` {
@@ -122,8 +122,8 @@ func TestOldStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.content = content.Backend()
-		k, err := s.contentKeys(t.Context(), "t", true)
+		s.content = &contentKeeper{store: content.Backend()}
+		k, err := s.content.contentKeys(t.Context(), "t", true)
 		if err != nil || k.Current != "tk-000002" || len(k.Keys) != 1 || string(k.Keys["tk-000002"]) != "0123456789abcdef0123456789abcdef" {
 			t.Fatal(k, err)
 		}

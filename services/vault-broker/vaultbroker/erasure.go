@@ -51,28 +51,28 @@ var erasureTools = []contract.Tool{
 }
 
 // contentKeysFor returns the keys that a query requests, by their ids.
-func (s *Service) contentKeysFor(ctx context.Context, tenant string, q *query.ContentKeysRequest) (contentkeys.Keys, error) {
-	s.contentMu.Lock()
-	defer s.contentMu.Unlock()
+func (c *contentKeeper) contentKeysFor(ctx context.Context, tenant string, q *query.ContentKeysRequest) (contentkeys.Keys, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	pseudonym := q.Pseudonym
 	if q.Subject != "" {
 		if pseudonym != "" {
 			return contentkeys.Keys{}, errors.New("a query names a data subject by name and by pseudonym")
 		}
 		var err error
-		if pseudonym, err = s.pseudonym(ctx, tenant, q.Subject); err != nil {
+		if pseudonym, err = c.pseudonym(ctx, tenant, q.Subject); err != nil {
 			return contentkeys.Keys{}, err
 		}
 		// The pseudonym is stored before the first key, so that an erasure of the tenant finds it.
-		_, err = s.content.Put(ctx, subjectsOwner(tenant), pseudonym, []byte{1}, backend.About{}, 0)
+		_, err = c.store.Put(ctx, subjectsOwner(tenant), pseudonym, []byte{1}, backend.About{}, 0)
 		if err != nil && !errors.Is(err, backend.ErrConflict) {
 			return contentkeys.Keys{}, err
 		}
 	}
 	if pseudonym == "" {
-		return s.contentKeys(ctx, tenant, true)
+		return c.contentKeys(ctx, tenant, true)
 	}
-	k, err := s.contentKeys(ctx, subjectOwner(tenant, pseudonym), q.Subject != "")
+	k, err := c.contentKeys(ctx, subjectOwner(tenant, pseudonym), q.Subject != "")
 	out := contentkeys.Keys{Keys: map[string][]byte{}, Pseudonym: pseudonym}
 	for name, key := range k.Keys {
 		out.Keys[idOf(pseudonym, name)] = key
@@ -84,9 +84,9 @@ func (s *Service) contentKeysFor(ctx context.Context, tenant string, q *query.Co
 }
 
 // pseudonym returns the pseudonym of a data subject of a tenant. The caller must hold
-// contentMu.
-func (s *Service) pseudonym(ctx context.Context, tenant, subject string) (string, error) {
-	k, err := s.contentKeys(ctx, indexOwner(tenant), true)
+// c.mu.
+func (c *contentKeeper) pseudonym(ctx context.Context, tenant, subject string) (string, error) {
+	k, err := c.contentKeys(ctx, indexOwner(tenant), true)
 	if err != nil {
 		return "", err
 	}
@@ -107,18 +107,18 @@ func destroyed(w *execute.Work, keys int, pseudonym string) {
 
 // eraseContent executes a call that erases the content of a data subject or of its tenant. It
 // may run again: keys that an earlier run destroyed are destroyed already, and in the output too.
-func (s *Service) eraseContent(ctx context.Context, w *execute.Work) execute.Result {
-	s.contentMu.Lock()
-	defer s.contentMu.Unlock()
+func (c *contentKeeper) eraseContent(ctx context.Context, w *execute.Work) execute.Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var a struct{ Subject, Tenant string }
 	if err := json.Unmarshal(w.Args, &a); err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "%v", err)
 	}
 	tenant := w.Event.Tenant
 	if w.Call.Kind == contentkeys.KindEraseSubject {
-		ids, err := s.eraseKeys(ctx, tenant, a.Subject)
+		ids, err := c.eraseKeys(ctx, tenant, a.Subject)
 		if err != nil {
-			return s.unchanged(w, err)
+			return c.unchanged(w, err)
 		}
 		if len(ids) == 0 {
 			return execute.Fail(contract.CodeNotFound, "subject: no content was encrypted for this data subject")
@@ -129,9 +129,9 @@ func (s *Service) eraseContent(ctx context.Context, w *execute.Work) execute.Res
 	if a.Tenant != tenant {
 		return execute.Fail(contract.CodeInvalidInput, "tenant: the call is one of the tenant %s, and erases no other; use a credential of the tenant", tenant)
 	}
-	ids, err := s.eraseTenant(ctx, tenant)
+	ids, err := c.eraseTenant(ctx, tenant)
 	if err != nil {
-		return s.unchanged(w, err)
+		return c.unchanged(w, err)
 	}
 	destroyed(w, len(ids), "")
 	return execute.Result{EffectType: "content.erased", Output: document(map[string]any{"keys": ids, "tenant": tenant})}
@@ -139,33 +139,33 @@ func (s *Service) eraseContent(ctx context.Context, w *execute.Work) execute.Res
 
 // eraseTenant destroys all content keys of a tenant and of its data subjects, and the keys of the
 // pseudonyms. It returns the ids of the content keys.
-func (s *Service) eraseTenant(ctx context.Context, tenant string) ([]string, error) {
-	ids, err := s.eraseKeys(ctx, tenant, "")
+func (c *contentKeeper) eraseTenant(ctx context.Context, tenant string) ([]string, error) {
+	ids, err := c.eraseKeys(ctx, tenant, "")
 	if err != nil {
 		return nil, err
 	}
-	subjects, err := s.content.Names(ctx, subjectsOwner(tenant))
+	subjects, err := c.store.Names(ctx, subjectsOwner(tenant))
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range subjects {
-		more, err := s.eraseKeys(ctx, tenant, p)
+		more, err := c.eraseKeys(ctx, tenant, p)
 		if err != nil {
 			return nil, err
 		}
 		ids = append(ids, more...)
 	}
-	_, err = s.eraseAll(ctx, indexOwner(tenant))
+	_, err = c.eraseAll(ctx, indexOwner(tenant))
 	return ids, err
 }
 
 // eraseKeys destroys the keys of a data subject, or those of the tenant itself if pseudonym is
 // "". It returns their ids, also of keys that were destroyed before.
-func (s *Service) eraseKeys(ctx context.Context, tenant, pseudonym string) ([]string, error) {
+func (c *contentKeeper) eraseKeys(ctx context.Context, tenant, pseudonym string) ([]string, error) {
 	if pseudonym == "" {
-		return s.eraseAll(ctx, tenant)
+		return c.eraseAll(ctx, tenant)
 	}
-	names, err := s.eraseAll(ctx, subjectOwner(tenant, pseudonym))
+	names, err := c.eraseAll(ctx, subjectOwner(tenant, pseudonym))
 	for i, name := range names {
 		names[i] = idOf(pseudonym, name)
 	}
@@ -173,13 +173,13 @@ func (s *Service) eraseKeys(ctx context.Context, tenant, pseudonym string) ([]st
 }
 
 // eraseAll destroys every value of an owner and returns the names.
-func (s *Service) eraseAll(ctx context.Context, owner string) ([]string, error) {
-	names, err := s.content.Names(ctx, owner)
+func (c *contentKeeper) eraseAll(ctx context.Context, owner string) ([]string, error) {
+	names, err := c.store.Names(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		if err := s.content.Erase(ctx, owner, name); err != nil {
+		if err := c.store.Erase(ctx, owner, name); err != nil {
 			return nil, err
 		}
 	}

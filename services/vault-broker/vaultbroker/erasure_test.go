@@ -28,7 +28,7 @@ func TestErasure(t *testing.T) {
 	open()
 	keys := func(tenant string, q query.ContentKeysRequest) contentkeys.Keys {
 		t.Helper()
-		k, err := s.contentKeysFor(t.Context(), tenant, &q)
+		k, err := s.content.contentKeysFor(t.Context(), tenant, &q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestErasure(t *testing.T) {
 	}
 	var facts int
 	do := func(tenant, kind, args string) execute.Result {
-		return s.eraseContent(context.Background(), &execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{ID: "c-1", Kind: kind}, Args: []byte(args),
+		return s.content.eraseContent(context.Background(), &execute.Work{Event: &contract.Event{Tenant: tenant}, Call: &contract.Call{ID: "c-1", Kind: kind}, Args: []byte(args),
 			Fact: func(name string, _ []byte) {
 				if name == events.ContentKeysDestroyedName {
 					facts++

@@ -41,7 +41,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
-	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/hashivault"
 )
 
@@ -65,12 +64,10 @@ type Service struct {
 	Config
 
 	env     *run.Env
-	keeper  *keeper         // of secrets
-	content backend.Backend // content keys
-	leases  *leases         // of credentials that Vault issues; nil if values are stored in files
+	keeper  *keeper // of secrets
+	content *contentKeeper
+	leases  *leases // of credentials that Vault issues; nil if values are stored in files
 	key     *seal.Key
-
-	contentMu sync.Mutex
 
 	calls *running.Checker // checks requests
 	// send sends the response to a request to the inbox of an instance, in a tenant.
@@ -186,9 +183,9 @@ func (s *Service) executor() *execute.Executor {
 		case putTool.Kind, kindStore:
 			return s.put(ctx, w)
 		case kindRotate, contentkeys.KindDestroy:
-			return s.changeContentKey(ctx, w)
+			return s.content.changeContentKey(ctx, w)
 		case contentkeys.KindEraseSubject, contentkeys.KindEraseTenant:
-			return s.eraseContent(ctx, w)
+			return s.content.eraseContent(ctx, w)
 		}
 		return s.keeper.manage(ctx, w)
 	})

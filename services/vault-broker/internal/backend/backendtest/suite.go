@@ -159,7 +159,7 @@ func erase(t *testing.T, b backend.Backend) {
 }
 
 func owners(t *testing.T, b backend.Backend) {
-	for _, owner := range []string{"o", "o2"} {
+	for _, owner := range []string{"o", "o2", "o.index", "o.00112233445566778899aabbccddeeff"} {
 		for _, name := range []string{"b", "a", "a.b"} {
 			put(t, b, owner, name, "same", backend.Any)
 		}
