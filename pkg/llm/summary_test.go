@@ -77,8 +77,10 @@ func TestRequest(t *testing.T) {
 // keys is one content key.
 type keys struct{ key []byte }
 
-func (k keys) Current(context.Context, string, string) (string, []byte, error) { return "k-1", k.key, nil }
-func (k keys) Key(context.Context, string, string) ([]byte, error)     { return k.key, nil }
+func (k keys) Current(context.Context, string, string) (string, []byte, error) {
+	return "k-1", k.key, nil
+}
+func (k keys) Key(context.Context, string, string) ([]byte, error) { return k.key, nil }
 
 // TestEncrypted checks that a body is encrypted with the tenant's key, and that Attach returns
 // an error if the store has no keys.
