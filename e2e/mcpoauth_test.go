@@ -46,7 +46,7 @@ func newProtectedServer(t *testing.T) *protectedServer {
 	p := &protectedServer{t: t}
 	srv := mcp.NewServer(&mcp.Implementation{Name: "notes", Version: "1"}, nil)
 	srv.AddTool(&mcp.Tool{Name: "whoami", Description: "Returns whose notes these are.", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return said("the notes of " + r.Extra.TokenInfo.UserID), nil
+		return textResult("the notes of " + r.Extra.TokenInfo.UserID), nil
 	})
 	mux := http.NewServeMux()
 	h := httptest.NewServer(mux)

@@ -223,7 +223,7 @@ func (s *API) stateBy(ctx context.Context, tenant string, e *contract.Event) (Ca
 	if err == nil && out.Error == outcome.MessageEncrypted {
 		var rec contract.Recorded
 		if err = contract.Decode(e.Data, &rec); err == nil {
-			s.Reveal(ctx, who.Tenant, &rec)
+			s.Reveal(ctx, tenant, &rec)
 			out.Error = rec.Effect.ErrorMessage
 		}
 	}
