@@ -84,7 +84,7 @@ var plain = map[string]any{
 	"X-Binnacle-Sandbox": nil,
 	// inputs that browsers send to the pages of logins, which are for the holder of a cookie:
 	// TestBrowserCookie
-	"showLogin.code": nil, "showDevice.code": nil, "finishProviderLogin.code": nil, "finishProviderLogin.error": nil, "finishProviderLogin.iss": nil, "finishProviderLogin.state": nil,
+	"showLogin.code": nil, "showDevice.code": nil, "showConsent.request": nil, "finishProviderLogin.code": nil, "finishProviderLogin.error": nil, "finishProviderLogin.iss": nil, "finishProviderLogin.state": nil,
 	// filters and pages within the caller's tenant
 	"type": nil, "since": nil, "until": nil, "from": 1, "to": 2, "follow": nil, "at": nil, "by": nil, "limit": 10, "offset": nil, "order": nil, "before": nil, "label": "a=1", "labels": "a=1",
 	"after": nil, "client": nil, "event": nil, "reason": "x", "service": "policy", "searchEvents.service": nil, "status": "succeeded", "verdict": nil,

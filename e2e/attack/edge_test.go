@@ -89,7 +89,7 @@ func entrances(t *testing.T, m *harness.Mesh) []string {
 }
 
 // forms are the paths of the POST routes whose body is a form, not JSON.
-var forms = []string{"/oauth/token", "/oauth/device", "/oauth/revoke", "/oauth/introspect", "/auth/login", "/auth/logout", "/auth/device", "/auth/oidc", "/auth/passkeys", "/auth/approvals"}
+var forms = []string{"/oauth/token", "/oauth/device", "/oauth/register", "/oauth/revoke", "/oauth/introspect", "/auth/login", "/auth/logout", "/auth/consent", "/auth/device", "/auth/oidc", "/auth/passkeys", "/auth/approvals"}
 
 // In an earlier version, a request whose token had only the scope health:read could send
 // 16 MB of open brackets, which crashed the process. The scope is now checked before the

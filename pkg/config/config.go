@@ -133,6 +133,7 @@ type Gateway struct {
 	JobWebhook      string     `json:"job_webhook"`
 	PublicURL       string     `json:"public_url"`
 	OIDC            OIDC       `json:"oidc"`
+	OAuth           OAuth      `json:"oauth"`
 	Expect          []string   `json:"expect"`
 }
 
@@ -145,6 +146,14 @@ type OIDC struct {
 	Groups       string   `json:"groups"`
 	CA           string   `json:"ca"`
 	Hosts        []string `json:"hosts"`
+}
+
+// OAuth is the section gateway/oauth: the programs that may obtain logins by authorization codes.
+type OAuth struct {
+	Clients      []string `json:"clients"`
+	Registration bool     `json:"registration"`
+	Documents    []string `json:"documents"`
+	DocumentsCA  string   `json:"documents_ca"`
 }
 
 // LLMRouter is the section of the llm-router service.

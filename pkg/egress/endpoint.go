@@ -6,6 +6,7 @@ const (
 	EndpointACME            = "acme"
 	EndpointApprovalWebhook = "approval_webhook"
 	EndpointBundles         = "bundles"
+	EndpointClients         = "clients"
 	EndpointJobWebhook      = "job_webhook"
 	EndpointOAuth           = "oauth"
 	EndpointOIDC            = "oidc"
@@ -16,6 +17,7 @@ var endpointSettings = map[string]string{
 	EndpointACME:            "gateway.acme",
 	EndpointApprovalWebhook: "gateway.approval_webhook",
 	EndpointBundles:         "policy.bundle_servers",
+	EndpointClients:         "gateway.oauth.documents",
 	EndpointJobWebhook:      "gateway.job_webhook",
 	EndpointOAuth:           "vault-broker.token_endpoints",
 	EndpointOIDC:            "gateway.oidc",

@@ -35,11 +35,16 @@ func (e *grantError) temporary() bool {
 // Error implements error.
 func (e *grantError) Error() string { return e.Description }
 
-// postForm sends a form to a route of the mesh that needs no credential, and decodes the
+// postForm sends a form to a route of the mesh that needs no credential; see sendOpen.
+func postForm(ctx context.Context, c *env, path string, form url.Values, out any) error {
+	return sendOpen(ctx, c, http.MethodPost, path, form, out)
+}
+
+// sendOpen sends a request to a route of the mesh that needs no credential, and decodes the
 // response into out unless that is nil. A response with a status other than 2xx is
 // returned as a *grantError.
-func postForm(ctx context.Context, c *env, path string, form url.Values, out any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base()+path, strings.NewReader(form.Encode()))
+func sendOpen(ctx context.Context, c *env, method, path string, form url.Values, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, c.base()+path, strings.NewReader(form.Encode()))
 	if err != nil {
 		return err
 	}
@@ -83,6 +88,9 @@ func loginTokens(ctx context.Context, c *env, o *loginOptions) (*gateway.TokenRe
 		}
 		form["grant_type"], form["username"], form["password"] = []string{"password"}, []string{o.user}, []string{secret}
 		return grant(ctx, c, form)
+	}
+	if o.browser {
+		return browserLogin(ctx, c, o.scopes)
 	}
 	var d gateway.DeviceResponse
 	if err := postForm(ctx, c, "/oauth/device", form, &d); err != nil {

@@ -25,15 +25,17 @@ const defaultContext = "default"
 func newLoginCmd(c *env) *cobra.Command {
 	var o loginOptions
 	cmd := &cobra.Command{
-		Use:   "login [--device | --user WHO]",
+		Use:   "login [--browser | --device | --user WHO]",
 		Short: "Log in, and store the tokens with the mesh's address in a context",
-		Long: `With --device, log in by a code that you enter in a browser, or approve with
+		Long: `With --browser, log in on a page of the mesh in a browser on this machine, which returns
+to the command by a loopback address (RFC 8252). With --device, log in by a code that you enter in a browser, or approve with
 "binnacle device approve". With --user, log in with the password that is read from
-standard input. The tokens are renewed when they expire. Without both, store a token, with the mesh's address, in the context that --context names, the one in
+standard input. The tokens are renewed when they expire. Without these, store a token, with the mesh's address, in the context that --context names, the one in
 use, or "default", and use that context from now on. The token is read from standard
 input, on a terminal without showing it, so that no other user of this machine sees it.
 The mesh must accept it.`,
-		Example: `  binnacle login --device
+		Example: `  binnacle login --browser
+  binnacle login --device
   binnacle login --user alice
   binnacle login < alice.token
   binnacle login --context prod --addr https://mesh.example --ca ca.pem`,
@@ -42,10 +44,13 @@ The mesh must accept it.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return runLogin(cmd.Context(), c, &o) },
 	}
 	f := cmd.Flags()
+	f.BoolVar(&o.browser, "browser", false, "log in on a page in a browser on this machine")
 	f.BoolVar(&o.device, "device", false, "log in by a code")
 	f.StringVar(&o.user, "user", "", "`WHO` logs in with a password")
 	f.StringVar(&o.tenant, "tenant", "", "id of the `TENANT` to log in to (default the mesh's original tenant)")
 	f.StringArrayVar(&o.scopes, "scope", nil, "`SCOPE` that the login is limited to; may be repeated; none is what the roles give")
+	cmd.MarkFlagsMutuallyExclusive("browser", "device", "user")
+	cmd.MarkFlagsMutuallyExclusive("browser", "tenant")
 	flagWords(cmd, "scope", token.All...)
 	f.StringVar(&o.ca, "ca", "", "PEM `FILE` of the authority of the mesh's certificate (default the context's, BINNACLE_CA)")
 	return cmd
@@ -54,7 +59,7 @@ The mesh must accept it.`,
 // loginOptions holds the flags of the command login.
 type loginOptions struct {
 	ca, user, tenant string
-	device           bool
+	browser, device  bool
 	scopes           []string
 }
 
@@ -100,7 +105,7 @@ func runLogin(ctx context.Context, c *env, o *loginOptions) error {
 // obtain sets the tokens of a context: those of a login or, without one, a token that it
 // reads.
 func obtain(ctx context.Context, c *env, x *contexts.Context, o *loginOptions) (err error) {
-	if !o.device && o.user == "" {
+	if !o.browser && !o.device && o.user == "" {
 		x.Token, err = readToken(c, x.Addr)
 		x.Refresh, x.Expires = "", time.Time{}
 		return err

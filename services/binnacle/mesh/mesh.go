@@ -90,6 +90,7 @@ type Config struct {
 	MaxStore        int64        // maximum size of the streams on disk, in bytes; 0 = 1 TB
 	NATSListen      string       // also listen for NATS clients on host:port; empty = in process only
 	OIDC            config.OIDC  // identity provider; without an issuer none
+	OAuth           config.OAuth // programs that may obtain logins by authorization codes
 	PublicURL       string       // URL under which browsers reach the gateway; empty = that of each request
 	JobWebhook      string       // URL that receives a notification, signed with keys/webhook.seed, of the end of each job; empty = none
 	ApprovalPage    string       // URL of the page for approvers that clients of MCP are offered, in which {call} stands for the id of a call; empty = none

@@ -40,7 +40,7 @@ var parts = []part{
 	}),
 	of(func(b *setup, s *egressbroker.Service) error {
 		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Hosts: b.cfg.EgressHosts, Networks: b.cfg.EgressNetworks,
-			Endpoints: egressbroker.EndpointsOf(&config.Config{Gateway: config.Gateway{ApprovalWebhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, OIDC: b.cfg.OIDC, ACME: b.cfg.ACME},
+			Endpoints: egressbroker.EndpointsOf(&config.Config{Gateway: config.Gateway{ApprovalWebhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, OIDC: b.cfg.OIDC, OAuth: b.cfg.OAuth, ACME: b.cfg.ACME},
 				Policy: config.Policy{BundleServers: b.cfg.BundleServers}, VaultBroker: config.VaultBroker{TokenEndpoints: b.cfg.TokenEndpoints}})}
 		if s.Hosts == nil {
 			s.Hosts = []string{"*"}
@@ -156,7 +156,7 @@ func (b *setup) gateway(c *gateway.Config) error {
 	}
 	obtained := b.cfg.ACME
 	obtained.Storage = cmp.Or(obtained.Storage, filepath.Join(b.dir, "acme"))
-	*c = gateway.Config{Artifacts: b.cfg.Artifacts, Passwords: b.ring.Path(password.File), TLS: config.GatewayTLS{Cert: b.cfg.TLSCert, Key: b.cfg.TLSKey, ClientCA: b.cfg.ClientCA, ClientCertificates: b.cfg.ClientCerts}, ACME: obtained, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, PublicURL: b.cfg.PublicURL, OIDC: b.cfg.OIDC, ApprovalPage: b.cfg.ApprovalPage, WebhookKey: webhookKey,
+	*c = gateway.Config{Artifacts: b.cfg.Artifacts, Passwords: b.ring.Path(password.File), TLS: config.GatewayTLS{Cert: b.cfg.TLSCert, Key: b.cfg.TLSKey, ClientCA: b.cfg.ClientCA, ClientCertificates: b.cfg.ClientCerts}, ACME: obtained, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, PublicURL: b.cfg.PublicURL, OIDC: b.cfg.OIDC, OAuth: b.cfg.OAuth, ApprovalPage: b.cfg.ApprovalPage, WebhookKey: webhookKey,
 		Addr: b.cfg.Addr, TokenKey: token, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening, Serving: b.handler}
 	return nil
 }

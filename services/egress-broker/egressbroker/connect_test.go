@@ -272,9 +272,9 @@ func TestFlowLeft(t *testing.T) {
 // TestEndpointsOf shows the endpoints of a configuration, and that the error about an invalid one
 // names the setting but does not contain the path of its URL.
 func TestEndpointsOf(t *testing.T) {
-	got := EndpointsOf(&config.Config{Gateway: config.Gateway{JobWebhook: "https://a/x", OIDC: config.OIDC{Issuer: "https://b", Hosts: []string{"c:8443"}}, ACME: config.ACME{Domains: []string{"f"}, Directory: "https://g/dir"}},
+	got := EndpointsOf(&config.Config{Gateway: config.Gateway{JobWebhook: "https://a/x", OIDC: config.OIDC{Issuer: "https://b", Hosts: []string{"c:8443"}}, OAuth: config.OAuth{Documents: []string{"i"}}, ACME: config.ACME{Domains: []string{"f"}, Directory: "https://g/dir"}},
 		Policy: config.Policy{BundleServers: []string{"d", "http://e:8080"}}, VaultBroker: config.VaultBroker{TokenEndpoints: []string{"h"}}})
-	if len(got) != 5 || !slices.Equal(got[egress.EndpointOAuth], []string{"https://h"}) || !slices.Equal(got[egress.EndpointACME], []string{"https://g/dir"}) || !slices.Equal(got[egress.EndpointBundles], []string{"https://d", "http://e:8080"}) || !slices.Equal(got[egress.EndpointJobWebhook], []string{"https://a/x"}) || !slices.Equal(got[egress.EndpointOIDC], []string{"https://b", "https://c:8443"}) {
+	if len(got) != 6 || !slices.Equal(got[egress.EndpointClients], []string{"https://i"}) || !slices.Equal(got[egress.EndpointOAuth], []string{"https://h"}) || !slices.Equal(got[egress.EndpointACME], []string{"https://g/dir"}) || !slices.Equal(got[egress.EndpointBundles], []string{"https://d", "http://e:8080"}) || !slices.Equal(got[egress.EndpointJobWebhook], []string{"https://a/x"}) || !slices.Equal(got[egress.EndpointOIDC], []string{"https://b", "https://c:8443"}) {
 		t.Error(got)
 	}
 	if got := EndpointsOf(&config.Config{Gateway: config.Gateway{OIDC: config.OIDC{Hosts: []string{"c"}}, ACME: config.ACME{Directory: "https://g/dir"}}}); len(got) != 0 {

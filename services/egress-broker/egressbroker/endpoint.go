@@ -34,7 +34,7 @@ func EndpointsOf(c *config.Config) map[string][]string {
 			out[egress.EndpointOIDC] = append(out[egress.EndpointOIDC], "https://"+host)
 		}
 	}
-	for name, servers := range map[string][]string{egress.EndpointBundles: c.Policy.BundleServers, egress.EndpointOAuth: c.VaultBroker.TokenEndpoints} {
+	for name, servers := range map[string][]string{egress.EndpointBundles: c.Policy.BundleServers, egress.EndpointClients: c.Gateway.OAuth.Documents, egress.EndpointOAuth: c.VaultBroker.TokenEndpoints} {
 		for _, server := range servers {
 			if !strings.HasPrefix(server, "http://") {
 				server = "https://" + server

@@ -72,6 +72,8 @@ var wrongBodies = map[string][]wrong{
 	"POST /auth/approvals":            nil,
 	"POST /auth/logout":               nil,
 	"POST /auth/device":               nil,
+	"POST /auth/consent":              nil,
+	"POST /oauth/register":            nil,
 	"POST /oauth/token":               nil, // RFC 6749 defines its own errors: package logins tests them
 	"POST /oauth/device":              nil,
 	"POST /oauth/revoke":              nil,

@@ -177,7 +177,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	}
 	s.observe = &observe.API{Gate: s.gate, Sessions: in, Ledger: ledger, Emit: env.Emit, Reports: reports, Tools: &s.tools.Catalog, Instance: env.Instance}
 	s.keys = &keys.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Authority: &s.authority}
-	s.logins = &logins.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Ledger: ledger, Key: env.SignKey, Keys: env.Trust.Keys, Passwords: s.Passwords,
+	s.logins = &logins.API{Gate: s.gate, Calls: s.calls, Queries: s.queries, Ledger: ledger, Key: env.SignKey, Keys: env.Trust.Keys, Passwords: s.Passwords, Clients: s.clients, Resources: []string{mcpapi.Path},
 		Original: func() string {
 			if env.Cell == nil {
 				return ""

@@ -54,6 +54,8 @@ func (s *Service) table() []route {
 		{get, "/.well-known/jwks.json", auth.Open, s.logins.PublishKeys},
 		{get, "/.well-known/oauth-authorization-server", auth.Open, s.logins.Describe},
 		{get, mcpapi.MetadataPath, auth.Open, s.mcp.Metadata},
+		{get, logins.AuthorizePath, auth.Open, s.pages.Authorize},
+		{post, logins.RegisterPath, auth.Login, s.logins.Register},
 		{post, "/oauth/token", auth.Login, s.logins.Token},
 		{post, "/oauth/device", auth.Login, s.logins.Device},
 		{post, "/oauth/revoke", auth.Login, s.logins.Revoke},
@@ -68,6 +70,8 @@ func (s *Service) table() []route {
 		{post, logins.PasskeysPath, auth.Login, s.pages.ChangePasskey},
 		{get, logins.ApprovalsPath, auth.Open, s.pages.Ballot},
 		{post, logins.ApprovalsPath, auth.Login, s.pages.Vote},
+		{get, logins.ConsentPath, auth.Open, s.pages.Consent},
+		{post, logins.ConsentPath, auth.Login, s.pages.Decide},
 		{post, logins.ProviderPath, auth.Login, s.pages.Begin},
 		{get, logins.CallbackPath, auth.Open, s.pages.Callback},
 

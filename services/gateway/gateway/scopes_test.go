@@ -15,8 +15,8 @@ import (
 
 // openRoutes lists the operations that require no bearer token. The link of an artifact is a
 // credential itself; the pages below /auth check the cookie of the browser.
-var openRoutes = []string{"GET /.well-known/jwks.json", "GET /.well-known/oauth-authorization-server", "GET /.well-known/oauth-protected-resource/mcp", "GET /a/{link}", "GET /auth/approvals", "GET /auth/callback", "GET /auth/device", "GET /auth/login", "GET /auth/passkeys", "GET /healthz", "GET /openapi.json", "GET /readyz", "GET /version",
-	"POST /auth/approvals", "POST /auth/device", "POST /auth/login", "POST /auth/logout", "POST /auth/oidc", "POST /auth/passkeys", "POST /oauth/device", "POST /oauth/revoke", "POST /oauth/token"}
+var openRoutes = []string{"GET /.well-known/jwks.json", "GET /.well-known/oauth-authorization-server", "GET /.well-known/oauth-protected-resource/mcp", "GET /a/{link}", "GET /auth/approvals", "GET /auth/callback", "GET /auth/consent", "GET /auth/device", "GET /auth/login", "GET /auth/passkeys", "GET /healthz", "GET /oauth/authorize", "GET /openapi.json", "GET /readyz", "GET /version",
+	"POST /auth/approvals", "POST /auth/consent", "POST /auth/device", "POST /auth/login", "POST /auth/logout", "POST /auth/oidc", "POST /auth/passkeys", "POST /oauth/device", "POST /oauth/register", "POST /oauth/revoke", "POST /oauth/token"}
 
 // TestScopes shows that every operation except those in openRoutes requires exactly one scope, in
 // token.All or of those that only auth.Need.Scope returns, and that the OpenAPI document states

@@ -60,6 +60,7 @@ type Config struct {
 	Webhook      string            // URL that is notified of calls that wait for approval; empty disables notifications
 	JobWebhook   string            // URL that is notified of the ends of jobs; empty disables notifications
 	OIDC         config.OIDC       // identity provider at which persons log in; none without an issuer
+	OAuth        config.OAuth      // programs that may obtain logins by authorization codes
 	PublicURL    string            // URL under which browsers reach the gateways; empty means that of each request
 	ApprovalPage string            // URL of the page for approvers that clients of MCP are offered, in which {call} stands for the id of a call; empty for none
 	WebhookKey   []byte            // HMAC-SHA256 key of the webhooks' signatures; if Webhook or JobWebhook is set, at least 16 bytes
@@ -88,7 +89,8 @@ type Service struct {
 	view         *follow.Follower
 	metrics      *metrics.Metrics
 	probe        probe.Probe
-	provider     *logins.Provider       // nil without an identity provider
+	provider     *logins.Provider // nil without an identity provider
+	clients      *logins.Clients
 	await        func(seq uint64) error // waits until the key registry has applied every key event before ledger entry seq
 	captures     atomic.Pointer[string] // capture mode of the latest reload; nil before the first reload
 	certificates *acme.Manager          // nil unless they are obtained by ACME
@@ -198,6 +200,9 @@ func (s *Service) configure(env *run.Env) error {
 	}
 	var err error
 	s.provider, err = logins.NewProvider(s.OIDC, endpoint.New(env.Queries, egress.EndpointOIDC, ""))
+	if err == nil {
+		s.clients, err = logins.NewClients(s.OAuth, endpoint.New(env.Queries, egress.EndpointClients, ""))
+	}
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}

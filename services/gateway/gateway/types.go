@@ -13,9 +13,13 @@ type (
 	ConsentRequest = keys.ConsentRequest
 )
 
+// CommandLine is the client_id of the command line.
+const CommandLine = logins.CommandLine
+
 // Documents of the API of logins, exported for the command line.
 type (
 	TokenResponse  = logins.TokenResponse
+	LoginMetadata  = logins.Metadata
 	DeviceResponse = logins.DeviceResponse
 	DeviceApproval = logins.DeviceApproval
 )

@@ -72,12 +72,25 @@ type Claims struct {
 	Login  string   `json:"sid,omitempty"` // id of the login that the token belongs to; empty for a token that Mint made
 	Use    string   `json:"use,omitempty"` // one of the uses of the tokens of logins; empty for a token that Mint made
 
+	// Resource is the URL that an access token is limited to (RFC 8707); empty means all of the
+	// API. In the other tokens of a login it is the one of the access tokens.
+	Resource string `json:"resource,omitempty"`
+	Party    string `json:"azp,omitempty"` // client_id of the program that obtained the login by a code; empty for other logins
+
+	// An authorization request, and the code that permits it; see UseRequest and UseCode.
+	Redirect  string `json:"redirect_uri,omitempty"`
+	Challenge string `json:"code_challenge,omitempty"` // of RFC 7636, with the method S256
+	State     string `json:"state,omitempty"`          // of the client
+	Name      string `json:"client_name,omitempty"`    // of the client, which may have chosen it
+
+	Redirects []string `json:"redirect_uris,omitempty"` // of a registered client; see UseClient
+
 	// The state of a login at the identity provider; see UseState.
 	Nonce      string `json:"nonce,omitempty"`      // or the challenge of UsePasskey
 	Verifier   string `json:"pkce,omitempty"`       // of RFC 7636
 	Back       string `json:"back,omitempty"`       // URL to which the identity provider sends the browser back
 	Invitation string `json:"invitation,omitempty"` // digest of the code of an invitation
-	UserCode   string `json:"user_code,omitempty"`  // code of a program that the person then approves
+	UserCode   string `json:"user_code,omitempty"`  // code of a program, or id of an authorization request, that the person then approves
 
 	KID string `json:"-"` // key id in the header; empty for a token that Mint made
 }
@@ -91,7 +104,24 @@ const (
 	UseBrowser = "browser" // the credential of a browser, which is valid only in a cookie
 	UsePasskey = "passkey" // the state of the registration of a passkey
 	UseState   = "state"   // the state of an OpenID Connect login that is in progress
+	UseRequest = "request" // an authorization request to which a person has not consented yet
+	UseCode    = "code"    // an authorization code, which is exchanged for tokens once
+	UseClient  = "client"  // the client_id of a registered client
 )
+
+// impersonal lists the uses of tokens that need not have a subject.
+var impersonal = []string{UseDevice, UseState, UseRequest, UseClient}
+
+// audienceOf returns the audience of a token that Issue makes.
+func audienceOf(c *Claims) string {
+	switch {
+	case c.Use != UseAccess:
+		return audience + "/" + c.Use
+	case c.Resource != "":
+		return c.Resource
+	}
+	return audience
+}
 
 // Signer signs with a key that the registry of keys holds. sign.Key implements it.
 type Signer interface {
@@ -103,9 +133,7 @@ type Signer interface {
 // Mint, the key is rotated: every gateway signs with its own, and verifiers find it by its id
 // (RFC 7517).
 func Issue(key Signer, kid string, c *Claims) (string, error) {
-	if c.Issuer, c.Audience = issuer, (jwt.ClaimStrings{audience + "/" + c.Use}); c.Use == UseAccess {
-		c.Audience = jwt.ClaimStrings{audience}
-	}
+	c.Issuer, c.Audience = issuer, jwt.ClaimStrings{audienceOf(c)}
 	if c.ID == "" {
 		c.ID = rand.Text()
 	}
@@ -123,18 +151,18 @@ func Issue(key Signer, kid string, c *Claims) (string, error) {
 type KeyOf func(kid string) (ed25519.PublicKey, error)
 
 // VerifyUse verifies a token that Issue made for a use, and returns its JWT claims. The claims
-// must also meet the requirements of Verify, except that they may be those of a login, and that
-// a token for a device or a state need not have a subject.
+// must also meet the requirements of Verify, except that they may be those of a login, that the
+// audience of an access token may be its Resource, which the caller checks, and that a token of
+// some uses need not have a subject.
 func VerifyUse(keys KeyOf, raw, use string) (*Claims, error) {
 	var c Claims
-	want := audience
-	if use != UseAccess {
-		want += "/" + use
-	}
 	_, err := jwt.ParseWithClaims(raw, &c, func(t *jwt.Token) (any, error) {
 		c.KID, _ = t.Header["kid"].(string)
 		return keys(c.KID)
-	}, jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithIssuer(issuer), jwt.WithAudience(want), jwt.WithExpirationRequired())
+	}, jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithIssuer(issuer), jwt.WithExpirationRequired())
+	if err == nil && !slices.Equal(c.Audience, jwt.ClaimStrings{audienceOf(&c)}) {
+		err = jwt.ErrTokenInvalidAudience
+	}
 	if err == nil && c.Use != use {
 		err = fmt.Errorf("token is for %q, not for %s", c.Use, use)
 	}
@@ -192,13 +220,13 @@ func Verify(public ed25519.PublicKey, raw string) (*Claims, error) {
 }
 
 // check returns an error unless the claims name a tenant, a time of issue, an id of at most
-// 128 bytes and, except in a token for a device or a state, a subject. It sets a missing
+// 128 bytes and, except in a token of the impersonal uses, a subject. It sets a missing
 // client to "-".
 func check(c *Claims) error {
 	if !contract.Token(c.Tenant) {
 		return errors.New("token names no tenant")
 	}
-	if c.Subject == "" && c.Use != UseDevice && c.Use != UseState {
+	if c.Subject == "" && !slices.Contains(impersonal, c.Use) {
 		return errors.New("token names no subject")
 	}
 	if c.ID == "" || len(c.ID) > 128 || c.IssuedAt == nil {

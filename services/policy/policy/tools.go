@@ -57,7 +57,7 @@ var tools = []contract.Tool{
 	tool(guard.KindReview, "Closes a break-glass grant after looking at what was done under it.",
 		`"id":{"type":"string","maxLength":128},"verdict":{"enum":["justified","misused"]},"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "verdict", "reason"),
 	tool(govern.KindOpenLogin, "Opens a login of the caller, who has authenticated at a gateway. Only gateways make this call.",
-		`"id":`+loginID+`,"method":{"enum":["password","oidc","device","passkey"]},"refresh":`+digest+`,"requested":`+loginScopes+`,`+ttl(govern.MaxLogin), "id", "method", "refresh", "ttl_ms"),
+		`"id":`+loginID+`,"method":{"enum":["code","password","oidc","device","passkey"]},"refresh":`+digest+`,"requested":`+loginScopes+`,`+ttl(govern.MaxLogin), "id", "method", "refresh", "ttl_ms"),
 	tool(govern.KindRenewLogin, "Replaces the refresh token of a login of the caller, or ends the login if that token was used before. Only gateways make this call.",
 		`"id":`+loginID+`,"used":`+digest+`,"next":`+digest, "id", "used", "next"),
 	tool(govern.KindEndLogin, "Ends a login of the caller: its tokens are no longer valid.", `"id":`+loginID+`,"reason":{"type":"string","minLength":1,"maxLength":1000}`, "id", "reason"),

@@ -249,14 +249,18 @@ type Challenge struct {
 // has none.
 func challenge(c echo.Context, e *Error) string {
 	x, named := c.Get(ChallengeKey).(Challenge)
+	lacks := named && e.Status == http.StatusForbidden && e.Code == contract.CodeScopeMissing
 	switch {
-	case e.Status != http.StatusUnauthorized:
+	case e.Status != http.StatusUnauthorized && !lacks:
 		return ""
 	case !named:
 		return "Bearer"
 	}
 	out := `Bearer resource_metadata="` + x.Metadata + `", scope="` + x.Scope + `"`
-	if e.Code != contract.CodeTokenMissing {
+	switch {
+	case lacks:
+		out += `, error="insufficient_scope"`
+	case e.Code != contract.CodeTokenMissing:
 		out += `, error="invalid_token"`
 	}
 	return out

@@ -58,6 +58,7 @@ type Caller struct {
 
 	Token  string      // id by which the bearer token is revoked: the login's id if it belongs to a login, otherwise its own id; empty for a virtual key
 	Login  string      // id of the login that the bearer token belongs to; empty if it belongs to none
+	Limit  string      // URL of the only route at which the bearer token is valid (RFC 8707); empty means every route
 	issued time.Time   // when the bearer token was issued; zero for a virtual key
 	key    *virtualKey // the virtual key of the request; nil for a bearer token
 	kid    string      // key that signed the token of a login
@@ -113,7 +114,7 @@ func (s *Gate) verify(ctx context.Context, digest [sha256.Size]byte, claims func
 	if strings.HasPrefix(c.Client, contract.KeyClient) || strings.HasPrefix(c.Client, contract.LoginClient) {
 		return nil, errors.New("a token's client cannot be a virtual key or a login")
 	}
-	k := &Caller{Tenant: c.Tenant, Actor: c.Subject, Client: c.Client, Scopes: c.Scopes, Until: c.ExpiresAt.Time, Token: cmp.Or(c.Login, c.ID), Login: c.Login, issued: c.IssuedAt.Time, kid: c.KID}
+	k := &Caller{Tenant: c.Tenant, Actor: c.Subject, Client: c.Client, Scopes: c.Scopes, Until: c.ExpiresAt.Time, Token: cmp.Or(c.Login, c.ID), Login: c.Login, Limit: c.Resource, issued: c.IssuedAt.Time, kid: c.KID}
 	if err := s.check(k); err != nil {
 		return nil, err
 	}
@@ -189,11 +190,17 @@ func (s *Gate) authenticate(c echo.Context) (*Caller, error) {
 		return s.Browser(c)
 	}
 	who, err := s.Verify(c.Request().Context(), raw)
+	if err == nil && who.Limit != "" && who.Limit != s.Base(c)+c.Path() {
+		err = errResource
+	}
 	if err != nil {
 		return nil, ended(err)
 	}
 	return who, nil
 }
+
+// errResource is the reason why a token is not valid at another route than its resource.
+var errResource = errors.New("the token was issued for another resource")
 
 // Credential returns the token or virtual key that a request carries, and reports
 // whether there is one. It reads the Authorization header, whose scheme is

@@ -76,7 +76,7 @@ func userCode(device string) string {
 	return code[:3] + "-" + code[3:6] + "-" + code[6:9]
 }
 
-// deviceKey returns the key of the event that approves a user code.
+// deviceKey returns the key of the event that approves a user code or an authorization code.
 func deviceKey(user string) string {
 	sum := sha256.Sum256([]byte(user))
 	return contract.IDLogin + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16])
@@ -88,28 +88,9 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 	if err != nil {
 		return nil, refuse(contract.OAuthExpired, "the device code is not valid, or has expired")
 	}
-	key := deviceKey(userCode(raw))
-	en, err := s.Ledger.Last(ctx, bus.Filter{Tenant: c.Tenant, Service: services.Policy, Event: contract.EventDeviceApproved, Key: key}.String())
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return nil, refuse(contract.OAuthPending, "no person has approved the code yet")
-	}
-	if err != nil {
-		return nil, apierr.Unavailable("the ledger does not respond")
-	}
-	e, err := eventlog.Open(en, bus.Filter{Tenant: c.Tenant, Service: services.Policy, Event: contract.EventDeviceApproved, Key: key}.String())
+	d, err := s.approvalOf(ctx, c.Tenant, userCode(raw))
 	if err != nil {
 		return nil, err
-	}
-	var d events.DeviceApproved
-	if err := contract.Decode(e.Data, &d); err != nil {
-		return nil, err
-	}
-	if d.Code != sign.Digest([]byte(userCode(raw))) || d.Expires <= contract.Time(time.Now()) {
-		return nil, refuse(contract.OAuthExpired, "the approval has expired")
-	}
-	// The revocation of a person's credentials also ends the approvals that were not used yet.
-	if at, err := contract.ParseTime(e.Time); err != nil || s.Gate.Authority.Ended(c.Tenant, d.Principal, at) {
-		return nil, refuse(contract.OAuthDenied, "the credentials of the person were revoked after the approval")
 	}
 	scopes := approved(d.Scopes, c.Scopes)
 	if len(scopes) == 0 {
@@ -117,6 +98,34 @@ func (s *API) byDevice(ctx context.Context, raw string) (*TokenResponse, error) 
 	}
 	// The id of the login is derived from the device code, so that the code opens only one login.
 	return s.open(ctx, person(c.Tenant, d.Principal, "device"), opening{id: contract.IDLogin + c.ID, client: c.Client, scopes: scopes, ttl: programTTL})
+}
+
+// approvalOf returns a person's approval of a code, if it can be used now.
+func (s *API) approvalOf(ctx context.Context, tenant, code string) (*events.DeviceApproved, error) {
+	filter := bus.Filter{Tenant: tenant, Service: services.Policy, Event: contract.EventDeviceApproved, Key: deviceKey(code)}.String()
+	en, err := s.Ledger.Last(ctx, filter)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return nil, refuse(contract.OAuthPending, "no person has approved the code yet")
+	}
+	if err != nil {
+		return nil, apierr.Unavailable("the ledger does not respond")
+	}
+	e, err := eventlog.Open(en, filter)
+	if err != nil {
+		return nil, err
+	}
+	var d events.DeviceApproved
+	if err := contract.Decode(e.Data, &d); err != nil {
+		return nil, err
+	}
+	if d.Code != sign.Digest([]byte(code)) || d.Expires <= contract.Time(time.Now()) {
+		return nil, refuse(contract.OAuthExpired, "the approval has expired")
+	}
+	// The revocation of a person's credentials also ends the approvals that were not used yet.
+	if at, err := contract.ParseTime(e.Time); err != nil || s.Gate.Authority.Ended(tenant, d.Principal, at) {
+		return nil, refuse(contract.OAuthDenied, "the credentials of the person were revoked after the approval")
+	}
+	return &d, nil
 }
 
 // approved returns the scopes of an approval, limited to those that the device requested unless it
@@ -155,18 +164,24 @@ func (s *API) ApproveDevice(c echo.Context) error {
 
 const kindApprove = "policy.approve_device"
 
-// approval returns the arguments of the call that approves a user code.
-func approval(code string, scopes []string) ([]byte, error) {
-	code = strings.ToUpper(strings.TrimSpace(code))
-	if len(code) != 11 {
-		return nil, apierr.BadRequest("/code", "want the code that the device shows, such as BCD-FGH-JKM")
-	}
+// approvalArgs returns the arguments of the call that approves a code: a user code or an
+// authorization code.
+func approvalArgs(code string, scopes []string, ttl time.Duration) []byte {
 	w := canon.Object(nil)
 	w.Str("code", sign.Digest([]byte(code)))
 	w.Str("id", deviceKey(code))
 	if len(scopes) > 0 {
 		w.Strs("requested", scopes)
 	}
-	w.Int("ttl_ms", deviceTTL.Milliseconds())
-	return w.End(), nil
+	w.Int("ttl_ms", ttl.Milliseconds())
+	return w.End()
+}
+
+// approval returns the arguments of the call that approves a user code.
+func approval(code string, scopes []string) ([]byte, error) {
+	code = strings.ToUpper(strings.TrimSpace(code))
+	if len(code) != 11 {
+		return nil, apierr.BadRequest("/code", "want the code that the device shows, such as BCD-FGH-JKM")
+	}
+	return approvalArgs(code, scopes, deviceTTL), nil
 }

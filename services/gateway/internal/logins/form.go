@@ -17,21 +17,31 @@ import (
 
 const formType = "application/x-www-form-urlencoded"
 
+// bodyOf returns the body of a request. The error has status 400, 408 or 413; the gate has limited
+// the size of the body and the time that it may take.
+func bodyOf(c echo.Context) ([]byte, error) {
+	if raw := body.Raw(c); raw != nil {
+		return raw, nil
+	}
+	raw, err := io.ReadAll(c.Request().Body)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	body.Streamed(c)
+	// The deadline of the body would otherwise end the request. Tests have responses
+	// without deadlines.
+	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
+	return raw, nil
+}
+
 // formOf returns the fields of a request's form. Fields in the URL are ignored, because logs and
 // histories contain URLs. The error, with status 400, 408, 413 or 415, states why the body is not
-// a form; the gate has limited its size and the time that it may take.
+// a form; see bodyOf.
 func formOf(c echo.Context) (url.Values, error) {
 	r := c.Request()
-	raw := body.Raw(c)
-	if raw == nil {
-		var err error
-		if raw, err = io.ReadAll(r.Body); err != nil {
-			return nil, unreadable(err)
-		}
-		body.Streamed(c)
-		// The deadline of the body would otherwise end the request. Tests have responses
-		// without deadlines.
-		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
+	raw, err := bodyOf(c)
+	if err != nil {
+		return nil, err
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != formType {
 		return nil, &refusal{http.StatusUnsupportedMediaType, contract.OAuthRequest, "Content-Type: want " + formType}
@@ -49,10 +59,10 @@ func unreadable(err error) error {
 	var timeout net.Error
 	switch {
 	case errors.As(err, &large):
-		return &refusal{http.StatusRequestEntityTooLarge, contract.OAuthRequest, "the form is too large: the limit is 64 KiB"}
+		return &refusal{http.StatusRequestEntityTooLarge, contract.OAuthRequest, "the body is too large: the limit is 64 KiB"}
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return &refusal{http.StatusRequestTimeout, contract.OAuthRequest, "the form did not arrive in time: send all of it within 10 seconds"}
+		return &refusal{http.StatusRequestTimeout, contract.OAuthRequest, "the body did not arrive in time: send all of it within 10 seconds"}
 	default:
-		return &refusal{http.StatusBadRequest, contract.OAuthRequest, "the form could not be read to its end"}
+		return &refusal{http.StatusBadRequest, contract.OAuthRequest, "the body could not be read to its end"}
 	}
 }

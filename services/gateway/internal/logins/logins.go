@@ -18,6 +18,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -52,6 +53,8 @@ type API struct {
 	Keys      func() []trust.Key // returns the keys of the registry
 	Original  func() string      // returns the mesh's original tenant, for logins that name none
 	Passwords string             // path of the file of passwords; see package password
+	Clients   *Clients
+	Resources []string // paths of the routes to which tokens may be limited (RFC 8707)
 
 	attempts throttle
 	hashing  sync.Mutex // serializes the hashing of passwords, because each hash uses 19 MiB of memory
@@ -111,6 +114,8 @@ func (s *API) PublishKeys(c echo.Context) error {
 // Metadata describes the token routes (RFC 8414).
 type Metadata struct {
 	Issuer        string   `json:"issuer"`
+	Authorization string   `json:"authorization_endpoint"`
+	Registration  string   `json:"registration_endpoint,omitempty"`
 	Token         string   `json:"token_endpoint"`
 	Device        string   `json:"device_authorization_endpoint"`
 	Introspection string   `json:"introspection_endpoint"`
@@ -119,25 +124,33 @@ type Metadata struct {
 	Grants        []string `json:"grant_types_supported"`
 	Responses     []string `json:"response_types_supported"`
 	Methods       []string `json:"token_endpoint_auth_methods_supported"`
+	Challenges    []string `json:"code_challenge_methods_supported"`
 	Scopes        []string `json:"scopes_supported"`
+	Identified    bool     `json:"authorization_response_iss_parameter_supported"` // RFC 9207
+	Documents     bool     `json:"client_id_metadata_document_supported"`
 }
 
 // Describe handles GET /.well-known/oauth-authorization-server.
 func (s *API) Describe(c echo.Context) error {
 	at := s.Gate.Base(c)
-	return c.JSON(http.StatusOK, Metadata{Issuer: at, Token: at + "/oauth/token", Device: at + "/oauth/device", Introspection: at + "/oauth/introspect",
-		Revocation: at + "/oauth/revoke", JWKS: at + "/.well-known/jwks.json", Grants: []string{grantRefresh, grantDevice, grantPassword},
-		Responses: []string{}, Methods: []string{"none"}, Scopes: contract.MemberScopes([]string{contract.RoleOwner})})
+	m := Metadata{Issuer: at, Authorization: at + AuthorizePath, Token: at + "/oauth/token", Device: at + "/oauth/device", Introspection: at + "/oauth/introspect",
+		Revocation: at + "/oauth/revoke", JWKS: at + "/.well-known/jwks.json", Grants: []string{grantCode, grantRefresh, grantDevice, grantPassword},
+		Responses: []string{responseCode}, Methods: []string{methodNone}, Challenges: []string{methodS256}, Scopes: contract.MemberScopes([]string{contract.RoleOwner}), Identified: true, Documents: len(s.Clients.hosts) > 0}
+	if s.Clients.registration {
+		m.Registration = at + RegisterPath
+	}
+	return c.JSON(http.StatusOK, m)
 }
 
 // The grants of POST /oauth/token.
 const (
+	grantCode     = "authorization_code"
 	grantPassword = "password"
 	grantRefresh  = "refresh_token"
 	grantDevice   = "urn:ietf:params:oauth:grant-type:device_code"
 )
 
-// TokenRequest is the form of POST /oauth/token. RFC 6749 and RFC 8628 specify which
+// TokenRequest is the form of POST /oauth/token. RFC 6749, RFC 7636 and RFC 8628 specify which
 // members a grant needs. Tenant is the tenant of the login; if it is absent, the
 // tenant is the mesh's original one.
 type TokenRequest struct {
@@ -146,6 +159,10 @@ type TokenRequest struct {
 	Password string `json:"password,omitempty"`
 	Refresh  string `json:"refresh_token,omitempty"`
 	Device   string `json:"device_code,omitempty"`
+	Code     string `json:"code,omitempty"`
+	Verifier string `json:"code_verifier,omitempty"`
+	Redirect string `json:"redirect_uri,omitempty"`
+	Resource string `json:"resource,omitempty"` // the one of the authorization request, or absent
 	Client   string `json:"client_id,omitempty"`
 	Scope    string `json:"scope,omitempty"`
 	Tenant   string `json:"tenant,omitempty"`
@@ -177,14 +194,16 @@ func (s *API) Token(c echo.Context) error {
 	f := form.Get
 	var out *TokenResponse
 	switch f("grant_type") {
+	case grantCode:
+		out, err = s.byCode(c.Request().Context(), form)
 	case grantPassword:
 		out, err = s.byPassword(c, f("tenant"), f("username"), f("password"), f("client_id"), strings.Fields(f("scope")))
 	case grantRefresh:
-		out, err = s.refresh(c.Request().Context(), f("refresh_token"))
+		out, err = s.refresh(c.Request().Context(), form)
 	case grantDevice:
 		out, err = s.byDevice(c.Request().Context(), f("device_code"))
 	default:
-		err = refuse(contract.OAuthGrantType, "grant_type: want "+grantPassword+", "+grantRefresh+" or "+grantDevice)
+		err = refuse(contract.OAuthGrantType, "grant_type: want "+grantCode+", "+grantPassword+", "+grantRefresh+" or "+grantDevice)
 	}
 	if err != nil {
 		return failed(c, err)
@@ -294,10 +313,15 @@ func person(tenant, principal, method string) *auth.Caller {
 // opening describes a login that is to be opened.
 type opening struct {
 	id, client string
+	party      string   // digest of the client_id, of a login by a code
+	resource   string   // URL that the access tokens are limited to, or ""
 	scopes     []string // the login is limited to these; empty means those of the person's roles
 	ttl        time.Duration
 	browser    bool // the tokens are for a cookie
 }
+
+// maxClient is the maximum length of the client of a token, in bytes.
+const maxClient = 64
 
 // open opens a login of a person who has authenticated, and returns its tokens. For a
 // browser these are one token that is valid as long as the login, without a refresh
@@ -307,11 +331,11 @@ func (s *API) open(ctx context.Context, who *auth.Caller, o opening) (*TokenResp
 	if o.id == "" {
 		o.id = contract.IDLogin + rand.Text()
 	}
-	if o.client == "" || strings.ContainsRune(o.client, '/') || len(o.client) > 64 {
+	if o.client == "" || strings.ContainsRune(o.client, '/') || len(o.client) > maxClient {
 		o.client = "-"
 	}
 	now := time.Now()
-	refresh, err := s.issue(&token.Claims{Use: token.UseRefresh, Login: o.id, Tenant: who.Tenant, Client: o.client}, who.Actor, now, now.Add(o.ttl))
+	refresh, err := s.issue(&token.Claims{Use: token.UseRefresh, Login: o.id, Tenant: who.Tenant, Client: o.client, Party: o.party, Resource: o.resource}, who.Actor, now, now.Add(o.ttl))
 	if err != nil {
 		return nil, err
 	}
@@ -331,18 +355,22 @@ func (s *API) open(ctx context.Context, who *auth.Caller, o opening) (*TokenResp
 	if o.browser {
 		use, ttl, refresh = token.UseBrowser, o.ttl, ""
 	}
-	return s.tokens(&token.Claims{Use: use, Login: o.id, Tenant: who.Tenant, Client: o.client, Scopes: d.Scopes}, who.Actor, refresh, ttl)
+	return s.tokens(&token.Claims{Use: use, Login: o.id, Tenant: who.Tenant, Client: o.client, Party: o.party, Resource: o.resource, Scopes: d.Scopes}, who.Actor, refresh, ttl)
 }
 
 // refresh exchanges a refresh token for new tokens. A token that a gateway did not sign is
 // rejected before anything is recorded.
-func (s *API) refresh(ctx context.Context, raw string) (*TokenResponse, error) {
+func (s *API) refresh(ctx context.Context, f url.Values) (*TokenResponse, error) {
+	raw := f.Get("refresh_token")
 	c, err := token.VerifyUse(s.Gate.LoginKeys, raw, token.UseRefresh)
 	if err != nil {
 		return nil, refuse(contract.OAuthGrant, "the refresh token is not valid: "+err.Error())
 	}
+	if err := errors.Join(sameClient(c, f), sameTarget(c, f)); err != nil {
+		return nil, err
+	}
 	now := time.Now()
-	next, err := s.issue(&token.Claims{Use: token.UseRefresh, Login: c.Login, Tenant: c.Tenant, Client: c.Client}, c.Subject, now, c.ExpiresAt.Time)
+	next, err := s.issue(&token.Claims{Use: token.UseRefresh, Login: c.Login, Tenant: c.Tenant, Client: c.Client, Party: c.Party, Resource: c.Resource}, c.Subject, now, c.ExpiresAt.Time)
 	if err != nil {
 		return nil, err
 	}
@@ -360,7 +388,7 @@ func (s *API) refresh(ctx context.Context, raw string) (*TokenResponse, error) {
 	if d.Reason != "" {
 		return nil, refuse(contract.OAuthGrant, "the login has ended: "+d.Reason)
 	}
-	return s.tokens(&token.Claims{Use: token.UseAccess, Login: c.Login, Tenant: c.Tenant, Client: c.Client, Scopes: d.Scopes}, c.Subject, next, AccessTTL)
+	return s.tokens(&token.Claims{Use: token.UseAccess, Login: c.Login, Tenant: c.Tenant, Client: c.Client, Party: c.Party, Resource: c.Resource, Scopes: d.Scopes}, c.Subject, next, AccessTTL)
 }
 
 // tokens issues a token with the claims c, valid for ttl, and returns it as the access token
@@ -447,6 +475,7 @@ type Introspection struct {
 	Expires int64  `json:"exp,omitempty"`
 	Login   string `json:"login,omitempty"`
 	Tenant  string `json:"tenant,omitempty"`
+	Limit   string `json:"aud,omitempty"` // URL of the only route at which the token is valid; absent: all of the API
 	Type    string `json:"token_type,omitempty"`
 }
 
@@ -466,7 +495,7 @@ func (s *API) Introspect(c echo.Context) error {
 	if err != nil || k.Tenant != who.Tenant || s.Gate.Suspended(k.Tenant, k.Actor) != nil {
 		return c.JSON(http.StatusOK, Introspection{})
 	}
-	out := Introspection{Active: true, Scope: strings.Join(k.Scopes, " "), Client: k.Client, Subject: k.Actor, Login: k.Login, Tenant: k.Tenant, Type: "Bearer"}
+	out := Introspection{Active: true, Scope: strings.Join(k.Scopes, " "), Client: k.Client, Subject: k.Actor, Login: k.Login, Tenant: k.Tenant, Limit: k.Limit, Type: "Bearer"}
 	if !k.Until.IsZero() {
 		out.Expires = k.Until.Unix()
 	}
@@ -488,7 +517,7 @@ func (s *API) Revoke(c echo.Context) error {
 	if err != nil || claims.Login == "" {
 		return c.NoContent(http.StatusOK)
 	}
-	err = s.end(c.Request().Context(), claims.Tenant, claims.Subject, claims.Login)
+	err = s.end(c.Request().Context(), claims.Tenant, claims.Subject, claims.Login, loggedOut)
 	var e *apierr.Error
 	if errors.As(err, &e) && e.Status == http.StatusBadRequest { // the login has ended before
 		err = nil
@@ -499,10 +528,13 @@ func (s *API) Revoke(c echo.Context) error {
 	return c.NoContent(http.StatusOK)
 }
 
+// loggedOut is the reason of the end of a login that its holder ends.
+const loggedOut = "logged out"
+
 // end ends a login of a person.
-func (s *API) end(ctx context.Context, tenant, principal, id string) error {
+func (s *API) end(ctx context.Context, tenant, principal, id, reason string) error {
 	w := canon.Object(nil)
 	w.Str("id", id)
-	w.Str("reason", "logged out")
+	w.Str("reason", reason)
 	return s.call(ctx, person(tenant, principal, "logout"), "policy.end_login", w.End(), &events.LoginEnded{})
 }

@@ -89,17 +89,25 @@ func NewProvider(c config.OIDC, t *endpoint.Transport) (*Provider, error) {
 	}
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CA != "" {
-		pem, err := os.ReadFile(c.CA)
-		if err != nil {
+		if t.TLSClientConfig.RootCAs, err = authorities(c.CA); err != nil {
 			return nil, fmt.Errorf("gateway.oidc.ca: %w", err)
-		}
-		t.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("gateway.oidc.ca: %s has no certificate in PEM", c.CA)
 		}
 	}
 	p.client = &http.Client{Transport: t, Timeout: providerTimeout}
 	return p, nil
+}
+
+// authorities returns the certificates in a PEM file.
+func authorities(path string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	out := x509.NewCertPool()
+	if !out.AppendCertsFromPEM(pem) {
+		return nil, errors.New(path + " has no certificate in PEM")
+	}
+	return out, nil
 }
 
 // loopback reports whether a host is localhost or a loopback address.
@@ -266,7 +274,7 @@ func (s *Pages) Begin(c echo.Context) error {
 	if code := f.Get("invitation"); code != "" {
 		x.Invitation = InvitationDigest(code)
 	}
-	if !userCodes.MatchString(x.UserCode) {
+	if after(x.UserCode) == LoginPath {
 		x.UserCode = ""
 	}
 	raw, err := s.API.issue(x, "", now, now.Add(stateTTL))

@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // Pages serves the pages with which persons log in in a browser and approve the codes of
@@ -41,14 +42,14 @@ type BrowserLogin struct {
 	Username string `json:"username"`
 	Password string `json:"password"`
 	Tenant   string `json:"tenant,omitempty"` // absent or empty: the mesh's original tenant
-	Code     string `json:"code,omitempty"`   // code of a program that the person then approves
+	Code     string `json:"code,omitempty"`   // code of a program, or id of an authorization request, that the person then approves
 }
 
 // ProviderLogin is the form of POST /auth/oidc.
 type ProviderLogin struct {
 	Invitation string `json:"invitation,omitempty"` // code of an invitation; only at the first login
 	Tenant     string `json:"tenant,omitempty"`     // absent or empty: the mesh's original tenant
-	Code       string `json:"code,omitempty"`       // code of a program that the person then approves
+	Code       string `json:"code,omitempty"`       // code of a program, or id of an authorization request, that the person then approves
 }
 
 // BrowserApproval is the form of POST /auth/device. The field scope may be repeated.
@@ -65,10 +66,14 @@ type page struct {
 	Provider    string        // name of the identity provider; empty if there is none
 	Who         *auth.Caller  // the person who is logged in
 	Device      bool          // with the form to approve a code
-	Code        string        // the code to approve
+	Code        string        // the code to approve, or the id of the authorization request
 	Passkeys    *passkeysPage // with the passkeys of the person
 	Ballot      *ballotPage   // with calls that wait for approval
 	Script      template.JS   // the one script of the page; empty if it needs none
+	Request     *token.Claims // the authorization request to consent to
+	Target      string        // place to which the program's redirect URI leads
+	Scopes      []string      // scopes that the person may give
+	Link        template.URL  // URL at which the person may continue
 	Style       template.CSS
 }
 
@@ -138,10 +143,14 @@ func (s *Pages) fail(c echo.Context, err error) error {
 var userCodes = regexp.MustCompile(`^[0-9A-Z]{3}-[0-9A-Z]{3}-[0-9A-Z]{3}$`)
 
 // after returns the path to which a browser continues after a login: the page that approves
-// the code of a program, if there is one, or else the page of the login.
+// the code of a program or an authorization request, if there is one, or else the page of the
+// login.
 func after(code string) string {
-	if userCodes.MatchString(code) {
+	switch {
+	case userCodes.MatchString(code):
 		return DevicePath + "?code=" + url.QueryEscape(code)
+	case requestIDs.MatchString(code):
+		return ConsentPath + "?request=" + code
 	}
 	return LoginPath
 }
@@ -161,20 +170,27 @@ func (s *Pages) either(c echo.Context, device bool) error {
 		code = ""
 	}
 	who, err := s.API.Gate.Browser(c)
-	var e *apierr.Error
 	switch {
-	case err == nil && device:
+	case err != nil:
+		return s.enterFirst(c, err, code)
+	case device:
 		return show(c, http.StatusOK, &page{Title: "Approve a program", Who: who, Device: true, Code: code})
-	case err == nil:
-		return show(c, http.StatusOK, &page{Title: "Logged in", Who: who})
-	case errors.As(err, &e) && e.Status == http.StatusUnauthorized:
-		x := page{Title: "Log in", Login: true, Code: code}
-		if s.Provider != nil {
-			x.Provider = s.Provider.Name()
-		}
-		return show(c, http.StatusOK, &x)
 	}
-	return s.fail(c, err)
+	return show(c, http.StatusOK, &page{Title: "Logged in", Who: who})
+}
+
+// enterFirst responds to err, the error of Gate.Browser: with the forms to log in if the browser has
+// no login. The person then approves code; see after.
+func (s *Pages) enterFirst(c echo.Context, err error, code string) error {
+	var e *apierr.Error
+	if !errors.As(err, &e) || e.Status != http.StatusUnauthorized {
+		return s.fail(c, err)
+	}
+	x := page{Title: "Log in", Login: true, Code: code}
+	if s.Provider != nil {
+		x.Provider = s.Provider.Name()
+	}
+	return show(c, http.StatusOK, &x)
 }
 
 // posted returns the form of a request that a page of this gateway sent. The error has
@@ -227,7 +243,7 @@ func (s *Pages) enter(c echo.Context, who *auth.Caller, o opening, code string) 
 		return s.fail(c, err)
 	}
 	if before, err := s.API.Gate.Browser(c); err == nil && before.Login != "" {
-		_ = s.API.end(c.Request().Context(), before.Tenant, before.Actor, before.Login) // otherwise it expires
+		_ = s.API.end(c.Request().Context(), before.Tenant, before.Actor, before.Login, loggedOut) // otherwise it expires
 	}
 	setCookie(c, auth.BrowserCookie, t.Access, browserTTL, http.SameSiteStrictMode)
 	return show(c, http.StatusOK, &page{Title: "Logged in", Next: after(code)})
@@ -250,7 +266,7 @@ func (s *Pages) Logout(c echo.Context) error {
 	}
 	who, err := s.API.Gate.Browser(c)
 	if err == nil {
-		err = s.API.end(c.Request().Context(), who.Tenant, who.Actor, who.Login)
+		err = s.API.end(c.Request().Context(), who.Tenant, who.Actor, who.Login, loggedOut)
 	}
 	var e *apierr.Error
 	if err != nil && !(errors.As(err, &e) && (e.Status == http.StatusUnauthorized || e.Status == http.StatusBadRequest)) { // with these statuses, the login has ended before

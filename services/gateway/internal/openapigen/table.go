@@ -133,7 +133,7 @@ var (
 )
 
 // userCode is a parameter of the pages of logins.
-var userCode = text("code", "code of a program that the person is to approve")
+var userCode = text("code", "code of a program, or id of an authorization request, that the person is to approve")
 
 var table = []operation{
 	{id: "getHealth", method: "GET", path: "/healthz", summary: "The process is alive.", answer: doc[health.Liveness]()},
@@ -145,7 +145,9 @@ var table = []operation{
 	{id: "getTokenKeys", method: "GET", path: "/.well-known/jwks.json", summary: "Public keys that verify the access tokens of logins (RFC 7517).", answer: doc[logins.JWKS]()},
 	{id: "getTokenMetadata", method: "GET", path: "/.well-known/oauth-authorization-server", summary: "Addresses of the token routes (RFC 8414).", answer: doc[logins.Metadata]()},
 	{id: "getMCPMetadata", method: "GET", path: "/.well-known/oauth-protected-resource/mcp", summary: "MCP as a protected resource: its authorization server and scopes (RFC 9728).", answer: doc[mcpapi.ResourceMetadata]()},
-	{id: "createTokens", method: "POST", path: "/oauth/token", summary: "Opens a login, or renews its tokens (RFC 6749, RFC 8628).", body: formOf[logins.TokenRequest](), answer: doc[logins.TokenResponse]()},
+	{id: "authorize", method: "GET", path: "/oauth/authorize", summary: "Begins the login of a program by an authorization code (RFC 6749, with PKCE): sends the browser to the page on which a person logs in and consents.", query: []param{text("response_type", "code").must(), text("client_id", "id of the program").must(), text("redirect_uri", "one of the program's").must(), text("code_challenge", "RFC 7636").must(), text("code_challenge_method", "S256").must(), text("scope", "scopes, separated by spaces; all of the person's without it"), text("state", "returned to the program"), text("resource", "URL that the tokens are limited to (RFC 8707): that of MCP; all of the API without it")}, answer: raw("text/html")},
+	{id: "registerClient", method: "POST", path: "/oauth/register", summary: "Registers a program that may begin logins (RFC 7591), if gateway.oauth.registration permits it.", body: doc[logins.ClientMetadata](), answer: doc[logins.ClientMetadata]()},
+	{id: "createTokens", method: "POST", path: "/oauth/token", summary: "Opens a login, or renews its tokens (RFC 6749, RFC 7636, RFC 8628).", body: formOf[logins.TokenRequest](), answer: doc[logins.TokenResponse]()},
 	{id: "createDeviceCode", method: "POST", path: "/oauth/device", summary: "Begins the login of a program that shows a code (RFC 8628).", body: formOf[logins.DeviceRequest](), answer: doc[logins.DeviceResponse]()},
 	{id: "revokeLogin", method: "POST", path: "/oauth/revoke", summary: "Ends the login of a refresh or access token (RFC 7009).", body: formOf[logins.TokenForm]()},
 	{id: "introspectToken", method: "POST", path: "/oauth/introspect", summary: "State of a credential of the caller's tenant (RFC 7662).", scope: auth, body: formOf[logins.TokenForm](), answer: doc[logins.Introspection]()},
@@ -159,6 +161,8 @@ var table = []operation{
 	{id: "changePasskeys", method: "POST", path: "/auth/passkeys", summary: "Registers or removes a passkey of the person who is logged in. A registration may wait for the approval of another person. Only a page of the gateway sends this form.", body: formOf[logins.PasskeyForm](), answer: raw("text/html")},
 	{id: "showApprovals", method: "GET", path: "/auth/approvals", summary: "Page on which a person who is logged in votes with a passkey on calls that wait for approval.", query: []param{text("call", "id of the call to vote on; without it, the calls are listed")}, answer: raw("text/html")},
 	{id: "voteInBrowser", method: "POST", path: "/auth/approvals", summary: "Votes with the signature of a passkey of the person who is logged in. Only a page of the gateway sends this form.", body: formOf[logins.BallotForm](), answer: raw("text/html")},
+	{id: "showConsent", method: "GET", path: "/auth/consent", summary: "Page on which a person who is logged in consents to the request of a program.", query: []param{text("request", "id of the authorization request")}, answer: raw("text/html")},
+	{id: "consentInBrowser", method: "POST", path: "/auth/consent", summary: "Permits a program to open one login of the person who is logged in, or denies it. Only a page of the gateway sends this form.", body: formOf[logins.Consent](), answer: raw("text/html")},
 	{id: "beginProviderLogin", method: "POST", path: "/auth/oidc", summary: "Sends the browser to the identity provider (OpenID Connect). Only a page of the gateway sends this form.", body: formOf[logins.ProviderLogin](), answer: raw("text/html")},
 	{id: "finishProviderLogin", method: "GET", path: "/auth/callback", summary: "Opens a login for the browser that the identity provider sends back.", query: []param{text("code", "authorization code"), text("state", "the state that began the login"), text("iss", "issuer (RFC 9207)"), text("error", "why the identity provider refused the login")}, answer: raw("text/html")},
 
