@@ -30,7 +30,7 @@ import (
 // test does not use successfully.
 func TestDocument(t *testing.T) {
 	p := startProvider(t, "CLAIMS=id_token")
-	m := harness.One(t, harness.Options{LLM: allModels(t), Noop: true, Env: p.env})
+	m := harness.One(t, harness.Options{LLM: allModels(t), Noop: true, Env: append(p.env, "BINNACLE_OAUTH_REGISTRATION=true")})
 	d := harness.Checked(t, m)
 	operator := m.OperatorToken
 	m = m.As(m.Token)
@@ -235,7 +235,19 @@ func (u *user) browser(code string) {
 	page = append(page, "Cookie", strings.Split(r.Header.Get("Set-Cookie"), ";")[0])
 	u.must(200, "GET", "/auth/device?code="+code, "", page...)
 	u.must(200, "POST", "/auth/device", "code="+code, page...)
+	u.authorize(page)
 	u.must(200, "POST", "/auth/logout", "", page...)
+}
+
+// authorize registers a program and consents to its login, with the headers of a page.
+func (u *user) authorize(page []string) {
+	id := u.member(u.must(201, "POST", "/oauth/register", `{"redirect_uris":["http://127.0.0.1/callback"],"client_name":"doc"}`), "client_id")
+	q := url.Values{"response_type": {"code"}, "client_id": {id}, "redirect_uri": {"http://127.0.0.1:7/callback"}, "code_challenge": {strings.Repeat("c", 43)}, "code_challenge_method": {"S256"}, "scope": {"tools:call"}, "resource": {"http://" + u.m.Addr + "/mcp"}}
+	r := u.must(200, "GET", "/oauth/authorize?"+q.Encode(), "", page...)
+	page[len(page)-1] += "; " + strings.Split(r.Header.Get("Set-Cookie"), ";")[0]
+	at := strings.TrimPrefix(r.Header.Get("Refresh"), "0;url=")
+	u.must(200, "GET", at, "", page...)
+	u.must(200, "POST", "/auth/consent", "choice=approve&scope=tools%3Acall&"+at[strings.Index(at, "request="):], page...)
 }
 
 func (u *user) calls() {

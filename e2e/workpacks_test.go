@@ -166,7 +166,7 @@ func TestWorkPacks(t *testing.T) {
 			}
 			over := strings.TrimSpace(cli(t, m, "artifact", "put", write(t, "over.txt", strings.Repeat("x", 32<<20+1))))
 			for args, want := range map[string]string{
-				`{` + repo + `,"path":"x"}`:                                              "give either content or content_artifact",
+				`{` + repo + `,"path":"x"}`: "give either content or content_artifact",
 				`{` + repo + `,"path":"x","content":"","content_artifact":"` + id + `"}`: "content_artifact: give it without content",
 				`{` + repo + `,"path":"x","content_artifact":"ar-1"}`:                    "content_artifact: want the id",
 				`{` + repo + `,"path":"x","content_artifact":"` + over + `"}`:            "the pack accepts 33554432",

@@ -43,6 +43,10 @@ func (s *API) byCode(ctx context.Context, f url.Values) (*TokenResponse, error) 
 		return nil, err
 	}
 	d, err := s.approvalOf(ctx, x.Tenant, raw)
+	var r *refusal
+	if errors.As(err, &r) {
+		return nil, refuse(contract.OAuthGrant, r.text)
+	}
 	if err != nil {
 		return nil, err
 	}

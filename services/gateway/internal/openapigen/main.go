@@ -193,6 +193,8 @@ func (op *operation) responses(s *schemas) object {
 	}
 	out := object{"200": ok}
 	switch op.then {
+	case creates:
+		out = object{"201": ok}
 	case waits:
 		out["202"] = object{"description": "The call waits for people; Location and poll name the path of its state.", "headers": headers,
 			"content": content(s, doc[calls.CallState]())}

@@ -45,6 +45,7 @@ type behavior int
 
 const (
 	plain     behavior = iota
+	creates            // responds with 201
 	waits              // responds with 202 and the state of the call if the call waits for votes
 	anthropic          // errors have the shape of Anthropic's API
 	checks             // a response with status 503 has the same content as one with status 200
@@ -146,7 +147,7 @@ var table = []operation{
 	{id: "getTokenMetadata", method: "GET", path: "/.well-known/oauth-authorization-server", summary: "Addresses of the token routes (RFC 8414).", answer: doc[logins.Metadata]()},
 	{id: "getMCPMetadata", method: "GET", path: "/.well-known/oauth-protected-resource/mcp", summary: "MCP as a protected resource: its authorization server and scopes (RFC 9728).", answer: doc[mcpapi.ResourceMetadata]()},
 	{id: "authorize", method: "GET", path: "/oauth/authorize", summary: "Begins the login of a program by an authorization code (RFC 6749, with PKCE): sends the browser to the page on which a person logs in and consents.", query: []param{text("response_type", "code").must(), text("client_id", "id of the program").must(), text("redirect_uri", "one of the program's").must(), text("code_challenge", "RFC 7636").must(), text("code_challenge_method", "S256").must(), text("scope", "scopes, separated by spaces; all of the person's without it"), text("state", "returned to the program"), text("resource", "URL that the tokens are limited to (RFC 8707): that of MCP; all of the API without it")}, answer: raw("text/html")},
-	{id: "registerClient", method: "POST", path: "/oauth/register", summary: "Registers a program that may begin logins (RFC 7591), if gateway.oauth.registration permits it.", body: doc[logins.ClientMetadata](), answer: doc[logins.ClientMetadata]()},
+	{id: "registerClient", method: "POST", path: "/oauth/register", summary: "Registers a program that may begin logins (RFC 7591), if gateway.oauth.registration permits it.", body: doc[logins.ClientMetadata](), answer: doc[logins.ClientMetadata](), then: creates},
 	{id: "createTokens", method: "POST", path: "/oauth/token", summary: "Opens a login, or renews its tokens (RFC 6749, RFC 7636, RFC 8628).", body: formOf[logins.TokenRequest](), answer: doc[logins.TokenResponse]()},
 	{id: "createDeviceCode", method: "POST", path: "/oauth/device", summary: "Begins the login of a program that shows a code (RFC 8628).", body: formOf[logins.DeviceRequest](), answer: doc[logins.DeviceResponse]()},
 	{id: "revokeLogin", method: "POST", path: "/oauth/revoke", summary: "Ends the login of a refresh or access token (RFC 7009).", body: formOf[logins.TokenForm]()},
