@@ -201,8 +201,8 @@ func able(t *testing.T, m *harness.Mesh) {
 // logs in as a client of each kind, that the command line logs in by a browser, and what attackers
 // attain.
 func TestAuthorizationCodeEverywhere(t *testing.T) {
-	d := startDocuments(t)
-	m := harness.Processes(t, harness.Options{Noop: true, Env: d.env})
+	d, p := startDocuments(t), startProvider(t)
+	m := harness.Processes(t, harness.Options{Noop: true, Env: append(d.env, p.env...)})
 	second := m.StartGateway("gateway-b")
 	able(t, m)
 	addr := balanced(t, m.Addr, second)
@@ -219,6 +219,7 @@ func TestAuthorizationCodeEverywhere(t *testing.T) {
 		}
 	}
 	t.Run("command line", func(t *testing.T) { commandLine(t, m, b, addr) })
+	t.Run("provider", func(t *testing.T) { afterProvider(t, m, p, addr) })
 	t.Run("attacks", func(t *testing.T) { attackCodes(t, m, b, addr, second) })
 	t.Run("requests", func(t *testing.T) { badRequests(t, m, b, addr) })
 	t.Run("suite", func(t *testing.T) { authorizationSuite(t, b, addr) })
@@ -266,6 +267,27 @@ func commandLine(t *testing.T, m *harness.Mesh, b *browser, addr string) {
 		t.Fatal(err)
 	}
 	cli(t, m, "call", "tool.noop", "{}", "--context", "browser")
+}
+
+// afterProvider shows that a person who logs in by the identity provider comes back to the page of
+// the consent.
+func afterProvider(t *testing.T, m *harness.Mesh, p *identityProvider, addr string) {
+	_, code := invitation(t, m, "ann")
+	p.groups("ann", `["engineers"]`)
+	cli(t, m, "members", "map", "engineers", "developer")
+	b := newBrowser(t, m)
+	at, verifier := authorization(addr, nil)
+	r := b.next(addr, b.send(addr, "GET", strings.TrimPrefix(at, "http://"+addr), ""))
+	id := hidden.FindSubmatch(r.Body)
+	if id == nil {
+		t.Fatalf("%s", r.Body)
+	}
+	b.says(b.next(addr, b.login(p, addr, addr, "ann", "invitation="+code+"&code="+string(id[1]))), 200, `name="request" value="`+string(id[1]))
+	back := b.consents(at)
+	k := grantAt(t, m, addr, "/oauth/token", url.Values{"grant_type": {"authorization_code"}, "code": {back.Query().Get("code")}, "client_id": {"ide"}, "redirect_uri": {"http://127.0.0.1:7/callback"}, "code_verifier": {verifier}})
+	if s := call(t, m, addr, "/mcp", k.Access); k.Status != 200 || s == 401 || s == 403 {
+		t.Errorf("%+v, %d", k, s)
+	}
 }
 
 // attackCodes shows that a code is exchanged once, only with the verifier, client, redirect URI and
@@ -316,7 +338,7 @@ func attackCodes(t *testing.T, m *harness.Mesh, b *browser, addr, second string)
 	if r := grantAt(t, m, second, "/oauth/token", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {k.Refresh}}); r.Error != "invalid_grant" {
 		t.Errorf("the login of a code that was used twice is renewed: %+v", r)
 	}
-	if out := cli(t, m, "events", "list", "--type", "login_ended"); !strings.Contains(out, "used twice") {
+	if out := cli(t, m, "events", "list", "--type", "login_ended", "--json"); !strings.Contains(out, "used twice") {
 		t.Error(out)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
@@ -20,8 +21,8 @@ import (
 // appliedWait is the maximum time that a governing call waits for instances to apply its event.
 const appliedWait = 2 * time.Second
 
-// caughtUp waits, for at most appliedWait, until the state of this instance has applied ev, and
-// the other running instances every event that is stored now. An instance that does not respond
+// caughtUp waits, for at most appliedWait, until the state of this instance has applied ev, if it
+// receives events such as ev, and the other running instances every event that is stored now. An instance that does not respond
 // in that time is logged. For a nil event caughtUp returns at once.
 func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	if ev == nil {
@@ -29,7 +30,7 @@ func (i *instance) caughtUp(ctx context.Context, ev *contract.Event) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, appliedWait)
 	defer cancel()
-	for ctx.Err() == nil && i.seen.Load() < ev.Lamport {
+	for bus.MatchAny(stateReader.Filters, ev.Subject()) && ctx.Err() == nil && i.seen.Load() < ev.Lamport {
 		sleep(ctx, 2*time.Millisecond)
 	}
 	if err := i.others(ctx); err != nil {

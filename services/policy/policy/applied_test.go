@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // TestGovernedEverywhere shows that a governing call ends only once another running instance
 // has applied its event, so that the next call is decided with it; that an instance which does
-// not respond, or instances that are not known, delay the call by at most appliedWait; and
-// that an instance which runs alone waits for none.
+// not respond, or instances that are not known, delay the call by at most appliedWait; that an
+// instance which runs alone waits for none; and that no call waits for an event that the state
+// does not receive.
 func TestGovernedEverywhere(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		l := founded(t, nil)
@@ -62,6 +65,13 @@ func TestGovernedEverywhere(t *testing.T) {
 			if sees := b.read == l.log.Size(); sees != c.sees {
 				t.Errorf("%s: it has applied %d of %d entries", c.what, b.read, l.log.Size())
 			}
+		}
+		live = alone
+		opened := a.emit.New(contract.EventLoginOpened, contract.IDLogin+"x", []byte("{}"), nil)
+		opened.Lamport = 1 << 40
+		began := time.Now()
+		if a.caughtUp(ctx, opened); time.Since(began) > 100*time.Millisecond {
+			t.Errorf("a call waited %v for the event of a login, which no state receives", time.Since(began))
 		}
 	})
 }

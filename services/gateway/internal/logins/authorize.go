@@ -96,10 +96,18 @@ func (s *Pages) requested(c echo.Context, q url.Values) (*token.Claims, error) {
 		}
 	}
 	id, to := q.Get("client_id"), q.Get("redirect_uri")
+	// Anyone can invent documents, and each fetch of one is recorded by the egress-broker.
 	from := map[string]int{"c " + peer(c): freeOfAddress}
-	known, err := s.API.Clients.find(c.Request().Context(), s.API.Gate.LoginKeys, id, func() error { return s.API.attempts.check(from, time.Now()) })
+	fetches := false
+	known, err := s.API.Clients.find(c.Request().Context(), s.API.Gate.LoginKeys, id, func() error {
+		fetches = true
+		return s.API.attempts.check(from, time.Now())
+	})
 	if err != nil {
 		return nil, err
+	}
+	if fetches {
+		s.API.attempts.succeeded(from)
 	}
 	if !slices.ContainsFunc(known.redirects, func(r string) bool { return sameRedirect(r, to) }) {
 		return nil, refuse(contract.OAuthRequest, "redirect_uri: not one of the client's redirect URIs")
