@@ -165,19 +165,27 @@ func TestForeign(t *testing.T) {
 		}
 	}
 	access := base(func(c *Claims) { c.Use = UseAccess })
+	limited := func(to string) *Claims {
+		return base(func(c *Claims) {
+			c.Use, c.Resource, c.Audience = UseAccess, "https://mesh.example/mcp", jwt.ClaimStrings{to}
+		})
+	}
 	for name, c := range map[string]struct {
 		header map[string]any
 		claims *Claims
 		use    string
 		ok     bool
 	}{
-		"a key":                             {map[string]any{"kid": "k1"}, access, UseAccess, true},
-		"another key":                       {map[string]any{"kid": "k2"}, access, UseAccess, false},
-		"a number":                          {map[string]any{"kid": 1}, access, UseAccess, false},
-		"no key":                            {nil, access, UseAccess, false},
-		"a refresh token for API requests":  {map[string]any{"kid": "k1"}, base(func(c *Claims) { c.Use = UseRefresh }), UseAccess, false},
-		"an access token for renewal":       {map[string]any{"kid": "k1"}, base(func(c *Claims) { c.Use, c.Audience = UseAccess, jwt.ClaimStrings{audience + "/" + UseRefresh} }), UseRefresh, false},
-		"the audience of API requests only": {map[string]any{"kid": "k1"}, base(func(c *Claims) { c.Use = UseRefresh }), UseRefresh, false},
+		"a key":                               {map[string]any{"kid": "k1"}, access, UseAccess, true},
+		"another key":                         {map[string]any{"kid": "k2"}, access, UseAccess, false},
+		"a number":                            {map[string]any{"kid": 1}, access, UseAccess, false},
+		"no key":                              {nil, access, UseAccess, false},
+		"a refresh token for API requests":    {map[string]any{"kid": "k1"}, base(func(c *Claims) { c.Use = UseRefresh }), UseAccess, false},
+		"an access token for renewal":         {map[string]any{"kid": "k1"}, base(func(c *Claims) { c.Use, c.Audience = UseAccess, jwt.ClaimStrings{audience + "/" + UseRefresh} }), UseRefresh, false},
+		"a resource":                          {map[string]any{"kid": "k1"}, limited("https://mesh.example/mcp"), UseAccess, true},
+		"another audience than the resource":  {map[string]any{"kid": "k1"}, limited("https://other.example/mcp"), UseAccess, false},
+		"the audience in spite of a resource": {map[string]any{"kid": "k1"}, limited(audience), UseAccess, false},
+		"the audience of API requests only":   {map[string]any{"kid": "k1"}, base(func(c *Claims) { c.Use = UseRefresh }), UseRefresh, false},
 	} {
 		if _, err := VerifyUse(keys, sign(t, k, c.header, c.claims), c.use); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)

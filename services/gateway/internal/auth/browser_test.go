@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +90,37 @@ func TestBrowserCookie(t *testing.T) {
 				who, err := g.Caller(echo.New().NewContext(r, httptest.NewRecorder()), "")
 				if (err == nil) != want || err == nil && who.Actor != "ann" {
 					t.Errorf("%s in %s: %+v %v", use, place, who, err)
+				}
+			}
+		}
+	}
+}
+
+// TestResource shows that an access token with a resource is a credential only at the route of that
+// URL, also once it is cached, and that one without a resource is one at every route.
+func TestResource(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Gate{TokenKey: public, Authority: &Authority{}, Tenants: authtest.New("t"), LoginKeys: func(string) (ed25519.PublicKey, error) { return public, nil }}
+	now := time.Now()
+	for _, resource := range []string{"", "https://mesh.example/mcp"} {
+		c := &token.Claims{RegisteredClaims: jwt.RegisteredClaims{Subject: "ann", IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(time.Hour))}, Tenant: "t", Login: "l-1", Use: token.UseAccess, Resource: resource}
+		raw, err := token.Issue(testKey(private), "k1", c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at, path := range map[string]string{"https://mesh.example/mcp": "/mcp", "https://mesh.example/mcp?server=x": "/mcp", "https://other.example/mcp": "/mcp", "http://mesh.example/mcp": "/mcp", "https://mesh.example/api/v1/packs/mcp": "/api/v1/packs/:name", "https://mesh.example/mcp/v1/execute": "/mcp/v1/execute"} {
+			for range 2 {
+				r := httptest.NewRequest("POST", at, nil)
+				r.Header.Set("Authorization", "Bearer "+raw)
+				x := echo.New().NewContext(r, httptest.NewRecorder())
+				x.SetPath(path)
+				var e *apierr.Error
+				_, err := g.Caller(x, "")
+				if want := resource == "" || path == "/mcp" && strings.HasPrefix(at, resource); (err == nil) != want || err != nil && (!errors.As(err, &e) || e.Status != http.StatusUnauthorized) {
+					t.Errorf("resource %q at %s: %v", resource, at, err)
 				}
 			}
 		}

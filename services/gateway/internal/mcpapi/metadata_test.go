@@ -11,9 +11,9 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// TestChallenges checks the challenges of responses to requests without a valid credential, and
-// that the metadata which they name describes the URL of MCP, for the URL of the request and for a
-// public one.
+// TestChallenges checks the challenges of responses to requests without a valid credential or a
+// scope that allows calls, and that the metadata which they name describes the URL of MCP, for the
+// URL of the request and for a public one.
 func TestChallenges(t *testing.T) {
 	for public, base := range map[string]string{"": "http://example.com", "https://mesh.example/": "https://mesh.example"} {
 		m := edgetest.New(t, gateway.Config{PublicURL: public}, "tool.a")
@@ -25,7 +25,9 @@ func TestChallenges(t *testing.T) {
 		}{
 			{"/mcp", "", 401, `Bearer resource_metadata="` + at + `", scope="tools:call"`},
 			{"/mcp", "wrong", 401, `Bearer resource_metadata="` + at + `", scope="tools:call", error="invalid_token"`},
+			{"/mcp", m.Token("alice", token.Audit), 403, `Bearer resource_metadata="` + at + `", scope="tools:call", error="insufficient_scope"`},
 			{"/api/v1/calls", "", 401, "Bearer"},
+			{"/api/v1/calls", m.Token("alice", token.Audit), 403, ""},
 			{"/mcp", m.Token("alice", token.Tools), 415, ""},
 		} {
 			r := m.Do("POST", x.path, x.bearer, `{}`)
