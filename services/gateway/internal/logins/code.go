@@ -120,14 +120,14 @@ func (s *API) resources(c echo.Context) []string {
 // credential add nothing to the ledger.
 func (s *API) Register(c echo.Context) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
+	raw, err := bodyOf(c)
+	if err != nil {
+		return failed(c, err)
+	}
 	if !s.Clients.registration {
 		return failed(c, &refusal{http.StatusForbidden, contract.OAuthDenied, "clients cannot register at this mesh; the operator permits it with gateway.oauth.registration, or lists clients in gateway.oauth.clients"})
 	}
 	if err := s.attempts.check(map[string]int{"r " + peer(c): freeOfAddress}, time.Now()); err != nil {
-		return failed(c, err)
-	}
-	raw, err := bodyOf(c)
-	if err != nil {
 		return failed(c, err)
 	}
 	var m ClientMetadata
