@@ -85,6 +85,9 @@ var plain = map[string]any{
 	// inputs that browsers send to the pages of logins, which are for the holder of a cookie:
 	// TestBrowserCookie
 	"showLogin.code": nil, "showDevice.code": nil, "showConsent.request": nil, "finishProviderLogin.code": nil, "finishProviderLogin.error": nil, "finishProviderLogin.iss": nil, "finishProviderLogin.state": nil,
+	// requests and registrations of programs, which name no object of a tenant: TestAuthorizationCodeEverywhere
+	"authorize.client_id": "cli", "authorize.code_challenge": "x", "authorize.code_challenge_method": "S256", "authorize.redirect_uri": "http://127.0.0.1/callback", "authorize.resource": nil, "authorize.response_type": "code", "authorize.scope": nil, "authorize.state": nil,
+	"registerClient.client_id": nil, "registerClient.client_id_issued_at": nil, "registerClient.client_name": nil, "registerClient.grant_types": nil, "registerClient.redirect_uris": []any{"https://ide.example/"}, "registerClient.response_types": nil, "registerClient.token_endpoint_auth_method": nil,
 	// filters and pages within the caller's tenant
 	"type": nil, "since": nil, "until": nil, "from": 1, "to": 2, "follow": nil, "at": nil, "by": nil, "limit": 10, "offset": nil, "order": nil, "before": nil, "label": "a=1", "labels": "a=1",
 	"after": nil, "client": nil, "event": nil, "reason": "x", "service": "policy", "searchEvents.service": nil, "status": "succeeded", "verdict": nil,
