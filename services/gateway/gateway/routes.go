@@ -37,6 +37,7 @@ type route struct {
 // document.
 func (s *Service) table() []route {
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	voting := logins.Voting{Pages: s.pages}
 	audit, admin := auth.Holds(token.Audit), auth.Holds(token.Admin)
 	// Routes with the need mesh can read data of every tenant. Routes with the need ofLog
 	// read the log, which all tenants share, or the export of one tenant.
@@ -66,10 +67,10 @@ func (s *Service) table() []route {
 		{post, logins.LogoutPath, auth.Login, s.pages.Logout},
 		{get, logins.DevicePath, auth.Open, s.pages.Device},
 		{post, logins.DevicePath, auth.Login, s.pages.ApproveDevice},
-		{get, logins.PasskeysPath, auth.Open, s.pages.Passkeys},
-		{post, logins.PasskeysPath, auth.Login, s.pages.ChangePasskey},
-		{get, logins.ApprovalsPath, auth.Open, s.pages.Ballot},
-		{post, logins.ApprovalsPath, auth.Login, s.pages.Vote},
+		{get, logins.PasskeysPath, auth.Open, voting.Passkeys},
+		{post, logins.PasskeysPath, auth.Login, voting.ChangePasskey},
+		{get, logins.ApprovalsPath, auth.Open, voting.Ballot},
+		{post, logins.ApprovalsPath, auth.Login, voting.Vote},
 		{get, logins.ConsentPath, auth.Open, s.pages.Consent},
 		{post, logins.ConsentPath, auth.Login, s.pages.Decide},
 		{post, logins.ProviderPath, auth.Login, s.pages.Begin},

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
@@ -67,7 +68,7 @@ func (s *API) byCode(ctx context.Context, f url.Values) (*TokenResponse, error) 
 
 // opened reports whether the ledger contains the opening of a login.
 func (s *API) opened(ctx context.Context, tenant, id string) (bool, error) {
-	_, err := s.Ledger.Last(ctx, bus.Filter{Tenant: tenant, Service: "policy", Event: contract.EventLoginOpened, Key: id}.String())
+	_, err := s.Ledger.Last(ctx, bus.Filter{Tenant: tenant, Service: services.Policy, Event: contract.EventLoginOpened, Key: id}.String())
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// Pages serves the pages with which persons log in in a browser and approve the codes of
-// programs, and those of passkeys. Only the latter need a script. Its exported fields are set before its first use.
+// Pages serves the pages with which persons log in in a browser and permit programs to log in. They
+// need no script. Its exported fields are set before its first use.
 type Pages struct {
 	API      *API
 	Provider *Provider // nil if no identity provider is configured

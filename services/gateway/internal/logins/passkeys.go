@@ -98,9 +98,13 @@ func (u webauthnUser) WebAuthnName() string                       { return u.who
 func (u webauthnUser) WebAuthnDisplayName() string                { return u.who.Actor }
 func (u webauthnUser) WebAuthnCredentials() []webauthn.Credential { return nil }
 
+// Voting serves the pages with which persons register passkeys and vote with them, which need a
+// script.
+type Voting struct{ *Pages }
+
 // relyingParty returns the relying party of the pages: the host and the origin under which
 // browsers reach the gateways. The error (400) states why it can have no passkeys.
-func (s *Pages) relyingParty(c echo.Context) (*webauthn.WebAuthn, error) {
+func (s Voting) relyingParty(c echo.Context) (*webauthn.WebAuthn, error) {
 	base := s.API.Gate.Base(c)
 	at, err := url.Parse(base)
 	if err != nil || net.ParseIP(at.Hostname()) != nil || at.Scheme != "https" && at.Hostname() != "localhost" {
@@ -111,7 +115,7 @@ func (s *Pages) relyingParty(c echo.Context) (*webauthn.WebAuthn, error) {
 }
 
 // own returns the passkeys of a person.
-func (s *Pages) own(ctx context.Context, who *auth.Caller) ([]policy.Identity, error) {
+func (s Voting) own(ctx context.Context, who *auth.Caller) ([]policy.Identity, error) {
 	all, err := queries.Do(ctx, s.API.Queries.In(who.Tenant), policy.IdentitiesQuery, policy.IdentitiesRequest{})
 	if err != nil {
 		return nil, err
@@ -123,7 +127,7 @@ func (s *Pages) own(ctx context.Context, who *auth.Caller) ([]policy.Identity, e
 
 // Passkeys handles GET /auth/passkeys: the page on which a person who is logged in registers
 // and removes passkeys. If the host cannot have passkeys, the page states why.
-func (s *Pages) Passkeys(c echo.Context) error {
+func (s Voting) Passkeys(c echo.Context) error {
 	who, err := s.API.Gate.Browser(c)
 	if err != nil {
 		return s.fail(c, err)
@@ -164,7 +168,7 @@ func (s *Pages) Passkeys(c echo.Context) error {
 
 // ChangePasskey handles POST /auth/passkeys, whose form is a PasskeyForm. If the registration
 // waits for the approval of another person, the page states that.
-func (s *Pages) ChangePasskey(c echo.Context) error {
+func (s Voting) ChangePasskey(c echo.Context) error {
 	f, err := s.posted(c)
 	if err != nil {
 		return s.fail(c, err)
@@ -208,7 +212,7 @@ func removal(id string) []byte {
 
 // registration verifies the attestation of a new passkey, and returns the arguments of the
 // call that registers it.
-func (s *Pages) registration(c echo.Context, who *auth.Caller, f url.Values) ([]byte, error) {
+func (s Voting) registration(c echo.Context, who *auth.Caller, f url.Values) ([]byte, error) {
 	rp, err := s.relyingParty(c)
 	if err != nil {
 		return nil, err
@@ -247,7 +251,7 @@ func (s *Pages) registration(c echo.Context, who *auth.Caller, f url.Values) ([]
 
 // voter returns the person who is logged in, who must not be suspended and must have the scope
 // to vote.
-func (s *Pages) voter(c echo.Context) (*auth.Caller, error) {
+func (s Voting) voter(c echo.Context) (*auth.Caller, error) {
 	who, err := s.API.Gate.Browser(c)
 	if err == nil {
 		err = s.API.Gate.Suspended(who.Tenant, who.Actor)
@@ -260,7 +264,7 @@ func (s *Pages) voter(c echo.Context) (*auth.Caller, error) {
 
 // Ballot handles GET /auth/approvals: the list of the calls that wait for approval or, with the
 // parameter call, the page on which a person votes on one of them with a passkey.
-func (s *Pages) Ballot(c echo.Context) error {
+func (s Voting) Ballot(c echo.Context) error {
 	who, err := s.voter(c)
 	if err != nil {
 		return s.fail(c, err)
@@ -292,7 +296,7 @@ func (s *Pages) Ballot(c echo.Context) error {
 
 // ballot returns what passkeys.js needs to have a passkey of the person sign a vote on a call,
 // as JSON, or "" if the person has no passkey.
-func (s *Pages) ballot(c echo.Context, who *auth.Caller, w *policy.PendingCall) (string, error) {
+func (s Voting) ballot(c echo.Context, who *auth.Caller, w *policy.PendingCall) (string, error) {
 	keys, err := s.own(c.Request().Context(), who)
 	if err != nil || len(keys) == 0 {
 		return "", err
@@ -318,7 +322,7 @@ func (s *Pages) ballot(c echo.Context, who *auth.Caller, w *policy.PendingCall) 
 
 // Vote handles POST /auth/approvals, whose form is a BallotForm: it proposes the vote that a
 // passkey has signed, which policy verifies.
-func (s *Pages) Vote(c echo.Context) error {
+func (s Voting) Vote(c echo.Context) error {
 	f, err := s.posted(c)
 	if err != nil {
 		return s.fail(c, err)

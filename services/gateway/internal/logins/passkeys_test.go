@@ -23,7 +23,7 @@ import (
 // of the state, the origin and the person, and that the arguments of the call are those of the
 // device; and that a state of another person, login or use is rejected.
 func TestRegistration(t *testing.T) {
-	s := &Pages{API: api(t)}
+	s := Voting{&Pages{API: api(t)}}
 	const origin = "http://localhost:8080"
 	device := passkeytest.New(origin, "localhost")
 	challenge := base64.RawURLEncoding.EncodeToString(make([]byte, 32))
