@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -16,6 +14,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/tunnel"
 	"github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 )
 
@@ -99,98 +98,12 @@ func request(name, reference string) egressbroker.ConnectRequest {
 
 // open opens a connection in the broker that queries leads to, within limit.
 func open(ctx context.Context, queries *rpc.Client, to string, q egressbroker.ConnectRequest, limit time.Duration) (net.Conn, error) {
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	try, done := context.WithTimeout(ctx, limit)
-	defer done()
-	given := context.AfterFunc(try, cancel)
-	in, err := rpc.Bytes(life, queries, egressbroker.ConnectQuery, q)
-	if err == nil {
-		_, err = io.ReadFull(in, make([]byte, 1))
-	}
-	if !given() {
-		err = errors.Join(rpc.Errorf(contract.CodeTimeout, "%s did not open the connection in time", to), err)
-	}
-	if err != nil {
-		cancel()
-		if in != nil {
-			_ = in.Close()
-		}
-		if rpc.CodeOf(err) == contract.CodeTimeout { // it may still open
-			go closeAt(context.WithoutCancel(ctx), queries, q.ConnectionID, 1, nil)
-		}
-		return nil, err
-	}
-	in.Expect(silence)
-	own, far := net.Pipe()
-	c := &conn{Conn: own, broker: to}
-	go func() {
-		_, err := io.Copy(far, in)
-		c.fail(err)
-		_ = far.Close()
-		cancel()
-	}()
-	go func() {
-		err := write(life, queries, q.ConnectionID, far)
-		c.fail(err)
-		_ = far.Close()
-		_ = in.Close()
-		cancel()
-	}()
-	return c, nil
-}
-
-// write sends the bytes of from to the broker until a query fails or from ends. At the end of from,
-// it closes the broker's end of the connection with the given id, and returns nil.
-func write(ctx context.Context, queries *rpc.Client, id string, from io.Reader) error {
-	buf := make([]byte, pieceSize)
-	for n := int64(1); ; n++ {
-		size, end := from.Read(buf)
-		if end != nil {
-			closeAt(context.WithoutCancel(ctx), queries, id, n, buf[:size]) // ctx may have ended
-			return nil
-		}
-		if _, err := rpc.Do(ctx, queries, egressbroker.ConnectionWriteQuery, egressbroker.ConnectionWriteRequest{ConnectionID: id, N: n, Data: buf[:size]}); err != nil {
+	return tunnel.Dial(ctx, &tunnel.Dialer{
+		Queries: queries, Limit: limit, Silence: silence,
+		Write: func(ctx context.Context, queries *rpc.Client, n int64, data []byte, last bool) error {
+			_, err := rpc.Do(ctx, queries, egressbroker.ConnectionWriteQuery, egressbroker.ConnectionWriteRequest{ConnectionID: q.ConnectionID, N: n, Data: data, Close: last})
 			return err
-		}
-	}
-}
-
-// closeAt closes the broker's end of a connection after the last bytes, with query number n. It
-// ignores errors: the broker may have closed the connection already.
-func closeAt(ctx context.Context, queries *rpc.Client, id string, n int64, last []byte) {
-	_, _ = rpc.Do(ctx, queries, egressbroker.ConnectionWriteQuery, egressbroker.ConnectionWriteRequest{ConnectionID: id, N: n, Data: last, Close: true})
-}
-
-// conn is a connection through a broker whose Read returns the error that broke it, a *Lost, instead
-// of io.EOF.
-type conn struct {
-	net.Conn
-	broker string
-	err    atomic.Pointer[Lost]
-}
-
-// fail sets the error that Read returns instead of io.EOF, unless it is set. It ignores nil and
-// io.ErrClosedPipe.
-func (c *conn) fail(err error) {
-	if err != nil && !errors.Is(err, io.ErrClosedPipe) {
-		c.err.CompareAndSwap(nil, &Lost{c.broker, err})
-	}
-}
-
-// Read implements net.Conn.
-func (c *conn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if e := c.err.Load(); e != nil && errors.Is(err, io.EOF) {
-		err = e
-	}
-	return n, err
-}
-
-// Write implements net.Conn. After the connection broke, its error is a *Lost.
-func (c *conn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	if e := c.err.Load(); e != nil && err != nil {
-		err = e
-	}
-	return n, err
+		},
+		Broken: func(err error) error { return &Lost{to, err} },
+	}, egressbroker.ConnectQuery, q)
 }

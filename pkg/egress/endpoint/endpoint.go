@@ -128,7 +128,4 @@ func Refusal(name string, r *http.Response) error {
 	return fmt.Errorf("the egress-broker returned %s: %.200s", r.Status, status)
 }
 
-const (
-	handshakeTime = 10 * time.Second // maximum time of a TLS handshake
-	pieceSize     = 32 << 10         // maximum number of bytes of a write
-)
+const handshakeTime = 10 * time.Second // maximum time of a TLS handshake

@@ -217,7 +217,7 @@ func TestConnectEnds(t *testing.T) {
 	reached.Add(1)
 	go post(t.Context(), "stopped")
 	reached.Wait()
-	b.endpoints.tunnels.close()
+	b.endpoints.tunnels.Close()
 	flows, _ := b.endpointEvents(t)
 	if len(flows) != 2 || flows[0].Reason != string(proxy.ClientFailed) || flows[0].Reference != "left" || flows[1].Reference != "stopped" || flows[1].Reason == "" || flows[1].BytesOut == 0 {
 		t.Errorf("%+v", flows)

@@ -179,7 +179,7 @@ func (bs *brokers) end(stop bool) {
 		switch {
 		case bs.dials[i].Load() == 0:
 		case stop:
-			go bs.all[i].endpoints.tunnels.close()
+			go bs.all[i].endpoints.tunnels.Close()
 		default:
 			bs.dead[i].Store(true)
 		}
@@ -220,7 +220,7 @@ func TestBrokersShare(t *testing.T) {
 		}
 	}
 	bs.dead[0].Store(true)
-	bs.all[1].endpoints.tunnels.close()
+	bs.all[1].endpoints.tunnels.Close()
 	for range 4 {
 		check("")
 	}

@@ -139,7 +139,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.endpoints.tunnels.serve(&s.endpoints, env.Transport)
 	ready()
 	err = g.Wait()
-	s.endpoints.tunnels.close()
+	s.endpoints.tunnels.Close()
 	s.closeAll()
 	return err
 }
