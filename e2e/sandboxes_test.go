@@ -27,52 +27,63 @@ func shellImages(t *testing.T, programs ...string) (dir, digest string) {
 	if err != nil {
 		t.Fatalf("%v: install the Debian package busybox-static", err)
 	}
-	var layer, archive bytes.Buffer
-	put := func(w *tar.Writer, name, link string, body []byte) {
-		h := tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(body))}
-		if link != "" {
-			h.Typeflag, h.Linkname = tar.TypeSymlink, link
-		}
-		if err := w.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
-		_, _ = w.Write(body)
-	}
-	files, out := tar.NewWriter(&layer), tar.NewWriter(&archive)
+	var layer bytes.Buffer
+	files := tar.NewWriter(&layer)
 	escape, err := os.ReadFile(filepath.Join(harness.Root(), "bin/hostile-packs/escape"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(files, "bin/busybox", "", busybox)
-	put(files, "bin/escape", "", escape)
+	putFile(t, files, "bin/busybox", "", busybox)
+	putFile(t, files, "bin/escape", "", escape)
 	for _, path := range programs {
 		body, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		put(files, "bin/"+filepath.Base(path), "", body)
+		putFile(t, files, "bin/"+filepath.Base(path), "", body)
 	}
 	for _, name := range []string{"sh", "cat", "sleep", "tail", "head", "stat", "echo", "find", "ln", "mkdir", "readlink", "rm", "tar", "ls"} {
-		put(files, "bin/"+name, "busybox", nil)
+		putFile(t, files, "bin/"+name, "busybox", nil)
 	}
 	_ = files.Close()
+	return imageArchive(t, "shell", layer.Bytes())
+}
+
+// putFile adds a file or, if link is not empty, a symbolic link to an archive.
+func putFile(t *testing.T, w *tar.Writer, name, link string, body []byte) {
+	h := tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(body))}
+	if link != "" {
+		h.Typeflag, h.Linkname = tar.TypeSymlink, link
+	}
+	if err := w.WriteHeader(&h); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = w.Write(body)
+}
+
+// imageArchive returns a folder with an OCI archive of an image of one layer, and a lock file that
+// names it, and the digest of the image.
+func imageArchive(t *testing.T, image string, layer []byte) (dir, digest string) {
+	t.Helper()
+	var archive bytes.Buffer
+	out := tar.NewWriter(&archive)
 	blob := func(b []byte) string {
 		sum := sha256.Sum256(b)
 		name := hex.EncodeToString(sum[:])
-		put(out, "blobs/sha256/"+name, "", b)
+		putFile(t, out, "blobs/sha256/"+name, "", b)
 		return fmt.Sprintf(`"digest":"sha256:%s","size":%d`, name, len(b))
 	}
-	diff := blob(layer.Bytes())
+	diff := blob(layer)
 	id := strings.Split(diff, `"`)[3]
 	config := blob([]byte(`{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin"]},"rootfs":{"type":"layers","diff_ids":["` + id + `"]}}`))
 	manifest := blob([]byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json",` + config +
 		`},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar",` + diff + `}]}`))
 	digest = strings.Split(manifest, `"`)[3]
-	put(out, "index.json", "", []byte(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",`+manifest+`}]}`))
-	put(out, "oci-layout", "", []byte(`{"imageLayoutVersion":"1.0.0"}`))
+	putFile(t, out, "index.json", "", []byte(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",`+manifest+`}]}`))
+	putFile(t, out, "oci-layout", "", []byte(`{"imageLayoutVersion":"1.0.0"}`))
 	_ = out.Close()
 	dir = t.TempDir()
-	for name, body := range map[string][]byte{"shell.tar": archive.Bytes(), "images.lock": []byte("image shell " + digest + "\n")} {
+	for name, body := range map[string][]byte{image + ".tar": archive.Bytes(), "images.lock": []byte("image " + image + " " + digest + "\n")} {
 		if err := os.WriteFile(filepath.Join(dir, name), body, 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"archive/tar"
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -40,6 +41,22 @@ func GoImage(t testing.TB, name string, packages ...string) {
 	if err != nil {
 		t.Fatalf("docker import: %v\n%s", err, said.String())
 	}
+}
+
+// NodeLayer returns a layer of an image with a Node program as /bin/node, its shared libraries, and
+// the given files and folders, at the paths in the image that are their keys.
+func NodeLayer(t testing.TB, node string, files map[string]string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := &tree{Writer: tar.NewWriter(&out), have: map[string]bool{}}
+	err := w.command(node)
+	for as, path := range files {
+		err = errors.Join(err, w.folder(path, as))
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
 }
 
 // tree writes the root filesystem of an image as a tar file.
@@ -176,7 +193,7 @@ func (w *tree) command(name string) error {
 	if err != nil {
 		return err
 	}
-	if err := w.add(path, "bin/"+name); err != nil {
+	if err := w.add(path, "bin/"+filepath.Base(name)); err != nil {
 		return err
 	}
 	out, _ := exec.Command("ldd", path).Output() // ldd fails for a static program

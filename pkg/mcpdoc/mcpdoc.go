@@ -20,6 +20,16 @@ const Keyword = "x-mcp"
 // Executor is the service whose tool documents contain offers.
 const Executor = services.MCPRouter
 
+// KindAdd is the kind of the calls that add a server. Their arguments are its settings.
+const KindAdd = "mcp.add"
+
+// Key returns the key of the aggregate of a server, whose events hold its settings.
+func Key(server string) string { return "mcp-" + server }
+
+// SandboxSession returns the session to which the sandboxes of a server belong. It is no token, and
+// so differs from the sessions of all calls, which therefore cannot use such a sandbox.
+func SandboxSession(server string) string { return "mcp." + server }
+
 // Prefixes of the kinds of calls of a server. The kinds of a tool and of a
 // prompt end in its name in the mesh, the others in the server's name; for
 // subscriptions, see SubscriptionKind.

@@ -130,11 +130,11 @@ func (s *Set) Write(ctx context.Context, name string, n int64, data []byte, last
 	return true, nil
 }
 
-// Send writes a zero byte, which reports that the connection is open, and then the bytes of the
-// connection, until either side closes it. If there are none for the time beat, it writes an empty
+// Send writes a zero byte, which reports that the connection is open, hello, and then the bytes of
+// the connection, until either side closes it. If there are none for the time beat, it writes an empty
 // frame, so that the sender of the query notices if this process ends.
-func (e *End) Send(w io.Writer, beat time.Duration) error {
-	if _, err := w.Write([]byte{0}); err != nil {
+func (e *End) Send(w io.Writer, hello []byte, beat time.Duration) error {
+	if _, err := w.Write(append([]byte{0}, hello...)); err != nil {
 		return err
 	}
 	buf := make([]byte, pieceSize)

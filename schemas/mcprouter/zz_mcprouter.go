@@ -10,12 +10,16 @@ const ServerAddedName = "server_added"
 
 // ServerAdded is the data of mcp-router.server_added.v1. An MCP server was added to the mesh, or its settings were replaced. The tools that it offers follow as tool_registered.
 type ServerAdded struct {
+	Args         []string      `json:"args,omitempty"` // arguments of the command
 	CallID       string        `json:"call_id"`
 	Class        string        `json:"class"`             // effect class of the server's tools
+	Command      string        `json:"command,omitempty"` // program that is started in a sandbox of the session-runner, with the transport stdio
 	Concurrency  int64         `json:"concurrency"`       // maximum number of calls at a time, per instance
 	Descriptions []Description `json:"descriptions"`      // descriptions that replace those of the server
+	Env          []Variable    `json:"env"`               // environment of the command, beside that of the image
 	Exclude      []string      `json:"exclude,omitempty"` // names of tools that are not offered
 	Headers      []Header      `json:"headers"`           // headers of each request whose values are secrets
+	Image        string        `json:"image,omitempty"`   // image that contains the command
 	Include      []string      `json:"include,omitempty"` // names of the tools that are offered; empty means all
 	Name         string        `json:"name"`
 	Names        string        `json:"names"`      // whether the names of tools, prompts and resources begin with the name of the server and a dot
@@ -23,17 +27,21 @@ type ServerAdded struct {
 	Sessions     string        `json:"sessions"`   // whether calls of different sessions may use the same upstream session
 	TimeoutMS    int64         `json:"timeout_ms"` // maximum time of one request to the server
 	Transport    string        `json:"transport"`
-	Url          string        `json:"url"`
+	Url          string        `json:"url,omitempty"` // absent for the transport stdio
 }
 
 // Canonical implements canon.Document.
 func (d *ServerAdded) Canonical(c *canon.Codec) {
+	c.OptStrs("args", &d.Args)
 	c.Str("call_id", &d.CallID)
 	c.Str("class", &d.Class)
+	c.OptStr("command", &d.Command)
 	c.Int("concurrency", &d.Concurrency)
 	canon.List(c, "descriptions", &d.Descriptions)
+	canon.List(c, "env", &d.Env)
 	c.OptStrs("exclude", &d.Exclude)
 	canon.List(c, "headers", &d.Headers)
+	c.OptStr("image", &d.Image)
 	c.OptStrs("include", &d.Include)
 	c.Str("name", &d.Name)
 	c.Str("names", &d.Names)
@@ -41,7 +49,7 @@ func (d *ServerAdded) Canonical(c *canon.Codec) {
 	c.Str("sessions", &d.Sessions)
 	c.Int("timeout_ms", &d.TimeoutMS)
 	c.Str("transport", &d.Transport)
-	c.Str("url", &d.Url)
+	c.OptStr("url", &d.Url)
 }
 
 // Description is a description that replaces that of the server.
@@ -54,6 +62,18 @@ type Description struct {
 func (d *Description) Canonical(c *canon.Codec) {
 	c.Str("text", &d.Text)
 	c.Str("tool", &d.Tool)
+}
+
+// Variable is a variable of the environment of a server's command.
+type Variable struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Canonical implements canon.Document.
+func (d *Variable) Canonical(c *canon.Codec) {
+	c.Str("name", &d.Name)
+	c.Str("value", &d.Value)
 }
 
 // Header is a header of each request to the server.

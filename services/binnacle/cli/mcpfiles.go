@@ -14,12 +14,18 @@ type listedServer struct {
 	name, url string // url is empty if the server is started as a subprocess
 	sse       bool
 	headers   []string // names of the headers that mcpServers gives or a server.json requires
+	command   string   // starts the server as a subprocess
+	args, env []string // of command; an element of env is NAME=VALUE
 }
 
-// leaveOut returns why the server cannot be added, or "". given reports whether the
-// command line has headers.
-func (s *listedServer) leaveOut(given bool) string {
+// leaveOut returns why the server cannot be added, or "". given and image report whether the
+// command line has headers and an image.
+func (s *listedServer) leaveOut(given, image bool) string {
 	switch {
+	case s.url == "" && s.command != "" && image:
+		return ""
+	case s.url == "" && s.command != "":
+		return "started as a subprocess: name the image that contains " + s.command + " with --image"
 	case s.url == "":
 		return "started as a subprocess"
 	case strings.ContainsAny(s.url, "{}"):
@@ -39,6 +45,9 @@ func readServers(b []byte) ([]listedServer, error) {
 			HTTPURL string            `json:"httpUrl"` // Gemini CLI
 			Type    string            `json:"type"`
 			Headers map[string]string `json:"headers"`
+			Command string            `json:"command"`
+			Args    []string          `json:"args"`
+			Env     map[string]string `json:"env"`
 		} `json:"mcpServers"`
 		registered
 	}
@@ -51,7 +60,14 @@ func readServers(b []byte) ([]listedServer, error) {
 		if url == "" {
 			url = s.URL
 		}
-		out = append(out, listedServer{strings.ToLower(name), url, s.Type == "sse", slices.Sorted(maps.Keys(s.Headers))})
+		l := listedServer{name: strings.ToLower(name), url: url, sse: s.Type == "sse", headers: slices.Sorted(maps.Keys(s.Headers))}
+		if url == "" {
+			l.command, l.args = s.Command, s.Args
+			for _, v := range slices.Sorted(maps.Keys(s.Env)) {
+				l.env = append(l.env, v+"="+s.Env[v])
+			}
+		}
+		out = append(out, l)
 	}
 	slices.SortFunc(out, func(a, b listedServer) int { return strings.Compare(a.name, b.name) })
 	for i := 1; i < len(out); i++ {

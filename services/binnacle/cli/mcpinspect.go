@@ -30,6 +30,7 @@ that of the mcp-router that executed the call. As JSON, YAML or lines also the d
 // inspected is a server in the output of mcp.list.
 type inspected struct {
 	Name, URL, Transport, Sessions, Class string
+	Command, Image                        string
 	Concurrency                           int
 	TimeoutMS                             int `json:"timeout_ms"`
 	Headers                               []struct{ Name, Secret string }
@@ -81,7 +82,7 @@ func inspectServer(ctx context.Context, c *env, name string) error {
 
 // print writes the server for people.
 func (s *inspected) print(c *env) {
-	fmt.Fprintf(c.out, "server    %s at %s (%s, %s sessions, class %s)\n", s.Name, s.URL, s.Transport, s.Sessions, s.Class)
+	fmt.Fprintf(c.out, "server    %s at %s (%s, %s sessions, class %s)\n", s.Name, cmp.Or(s.URL, s.Command+" in "+s.Image), s.Transport, s.Sessions, s.Class)
 	fmt.Fprintf(c.out, "limits    %d calls at a time, %d ms each\n", s.Concurrency, s.TimeoutMS)
 	for _, h := range s.Headers {
 		fmt.Fprintf(c.out, "header    %s from secret %s\n", h.Name, h.Secret)

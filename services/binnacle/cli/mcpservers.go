@@ -20,6 +20,8 @@ type serverOptions struct {
 	bare, sse, perSession     bool
 	include, exclude, headers []string
 	renames, descriptions     []string
+	command, image            string
+	args, env                 []string // of command
 	concurrency               int
 	oauth                     bool
 	login                     oauthOptions
@@ -29,16 +31,18 @@ type serverOptions struct {
 func serverCmds(c *env) []*cobra.Command {
 	var o serverOptions
 	add := &cobra.Command{
-		Use:   "add NAME URL | [NAME] --from FILE",
+		Use:   "add NAME URL | NAME --command COMMAND --image IMAGE | [NAME] --from FILE",
 		Short: "Add an MCP server to the mesh, or replace its settings",
 		Long: `Add an MCP server to the mesh, or replace its settings. Its tools are then offered as
-NAME.TOOL. The ceilings must permit the host of URL. With --from, the servers of a file
-are added that have a URL; FILE is the configuration of another client, with the member
-mcpServers, or a server.json of the official registry, whose server gets NAME or the last
-part of its name there. With --oauth, you log in at the server's authorization server, once
-for the operator's tenant and once for your own, before the server is added. These commands
-are for operators of the mesh.`,
-		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add tracker https://mcp.example/mcp --oauth\n  binnacle mcp add --from ~/.cursor/mcp.json\n  binnacle mcp add weather --from server.json",
+NAME.TOOL. The ceilings must permit the host of URL. COMMAND runs in a sandbox without
+network, in IMAGE, which contains it, and uses MCP on standard input and output. With
+--from, the servers of a file are added that have a URL and, with --image, those that have
+a command; FILE is the configuration of another client, with the member mcpServers, or a
+server.json of the official registry, whose server gets NAME or the last part of its name
+there. With --oauth, you log in at the server's authorization server, once for the
+operator's tenant and once for your own, before the server is added. These commands are for
+operators of the mesh.`,
+		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add tracker https://mcp.example/mcp --oauth\n  binnacle mcp add memory --command node --arg /srv/memory.js --image tools\n  binnacle mcp add --from ~/.cursor/mcp.json\n  binnacle mcp add weather --from server.json",
 		Args:              takes(0, 2),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, pos []string) error { return addServers(cmd.Context(), c, &o, pos) },
@@ -49,7 +53,11 @@ are for operators of the mesh.`,
 	f.BoolVar(&o.bare, "bare", false, "offer the tools under the names that they have at the server")
 	f.BoolVar(&o.sse, "sse", false, "use the HTTP transport of protocol version 2024-11-05")
 	f.BoolVar(&o.perSession, "per-session", false, "use a session with the server for each session of the mesh")
-	f.IntVar(&o.concurrency, "concurrency", 0, "maximum `CALLS` at a time (default 16)")
+	f.IntVar(&o.concurrency, "concurrency", 0, "maximum `CALLS` at a time (default 16; 1 for a command, which runs once for each)")
+	f.StringVar(&o.command, "command", "", "`COMMAND` that starts the server in a sandbox, in place of URL")
+	f.StringArrayVar(&o.args, "arg", nil, "`ARGUMENT` of COMMAND; may be repeated")
+	f.StringArrayVar(&o.env, "env", nil, "`NAME=VALUE`: variable of COMMAND's environment, which is recorded and no secret; may be repeated")
+	f.StringVar(&o.image, "image", "", "`IMAGE` that contains COMMAND: NAME of a lock file, or NAME@sha256:…")
 	f.StringArrayVar(&o.include, "include", nil, "offer only this `TOOL`; may be repeated")
 	f.StringArrayVar(&o.exclude, "exclude", nil, "do not offer this `TOOL`; may be repeated")
 	f.StringArrayVar(&o.headers, "header", nil, "`NAME=SECRET`: send a header whose value is \"Bearer \" and the secret; may be repeated")
@@ -57,7 +65,7 @@ are for operators of the mesh.`,
 	f.StringArrayVar(&o.descriptions, "describe", nil, "`TOOL=TEXT`: replace the description of a tool; may be repeated")
 	f.BoolVar(&o.oauth, "oauth", false, "log in at the authorization server of the server, and send access tokens")
 	o.login.declare(add)
-	for _, name := range []string{"class", "concurrency", "include", "exclude", "header", "rename", "describe"} {
+	for _, name := range []string{"class", "concurrency", "include", "exclude", "header", "rename", "describe", "command", "arg", "env", "image"} {
 		complete(add, name, cobra.NoFileCompletions)
 	}
 	named := func(verb, short string) *cobra.Command {
@@ -92,17 +100,17 @@ are for operators of the mesh.`,
 func addServers(ctx context.Context, c *env, o *serverOptions, pos []string) error {
 	c.operator = true
 	switch {
-	case o.from != "" && o.oauth:
-		return fail(exitUsage, "--oauth requires NAME and URL: servers of a file are added without a login")
+	case (o.from != "" || o.command != "") && o.oauth:
+		return fail(exitUsage, "--oauth requires NAME and URL: commands, and the servers of a file, are added without a login")
 	case o.from != "" && len(pos) < 2:
 		return importServers(ctx, c, o, append(pos, "")[0])
-	case o.from != "" || len(pos) != 2:
-		return fail(exitUsage, "mcp add requires NAME and URL, or --from FILE, which NAME may precede")
+	case o.from != "" || len(pos) == 0 || (len(pos) == 1) != (o.command != ""):
+		return fail(exitUsage, "mcp add requires NAME and URL, NAME and --command, or --from FILE, which NAME may precede")
 	}
 	if o.oauth {
 		o.headers = append(o.headers, "Authorization="+upstreamSecret(pos[0]))
 	}
-	args, err := settings(o, pos[0], pos[1])
+	args, err := settings(o, pos[0], append(pos, "")[1])
 	if err != nil {
 		return err
 	}
@@ -117,11 +125,21 @@ func addServers(ctx context.Context, c *env, o *serverOptions, pos []string) err
 
 // settings returns the args of mcp.add.
 func settings(o *serverOptions, name, url string) (map[string]any, error) {
-	args := map[string]any{"name": name, "url": url}
+	args := map[string]any{"name": name}
 	set := func(name string, value any, given bool) {
 		if given {
 			args[name] = value
 		}
+	}
+	set("url", url, url != "")
+	if url == "" {
+		args["command"], args["image"] = o.command, o.image
+		set("args", o.args, len(o.args) > 0)
+		variables, err := pairs("env", "NAME=VALUE", o.env, "name", "value")
+		if err != nil {
+			return nil, err
+		}
+		set("env", variables, variables != nil)
 	}
 	set("class", o.class, o.class != "")
 	set("names", "bare", o.bare)
@@ -139,21 +157,30 @@ func settings(o *serverOptions, name, url string) (map[string]any, error) {
 		headers = append(headers, map[string]string{"name": header, "secret": secret, "prefix": "Bearer "})
 	}
 	set("headers", headers, headers != nil)
-	for _, x := range []struct {
-		flag, args, member string
-		given              []string
-	}{{"rename", "renames", "name", o.renames}, {"describe", "descriptions", "text", o.descriptions}} {
-		var all []map[string]string
-		for _, v := range x.given {
-			tool, value, ok := strings.Cut(v, "=")
-			if !ok {
-				return nil, fail(exitUsage, "--%s %q: want TOOL=%s, where TOOL is the name at the server", x.flag, v, strings.ToUpper(x.member))
-			}
-			all = append(all, map[string]string{"tool": tool, x.member: value})
-		}
-		set(x.args, all, all != nil)
+	renames, err := pairs("rename", "TOOL=NAME, where TOOL is the name at the server", o.renames, "tool", "name")
+	if err != nil {
+		return nil, err
 	}
+	set("renames", renames, renames != nil)
+	descriptions, err := pairs("describe", "TOOL=TEXT, where TOOL is the name at the server", o.descriptions, "tool", "text")
+	if err != nil {
+		return nil, err
+	}
+	set("descriptions", descriptions, descriptions != nil)
 	return args, nil
+}
+
+// pairs returns the values of a flag, each of which is two texts with an equals sign between them,
+// as objects with the members left and right. want describes a value.
+func pairs(flag, want string, values []string, left, right string) (out []map[string]string, err error) {
+	for _, v := range values {
+		l, r, ok := strings.Cut(v, "=")
+		if !ok {
+			return nil, fail(exitUsage, "--%s %q: want %s", flag, v, want)
+		}
+		out = append(out, map[string]string{left: l, right: r})
+	}
+	return out, nil
 }
 
 // importServers adds the servers of a file. It leaves out the servers for which leaveOut
@@ -176,12 +203,13 @@ func importServers(ctx context.Context, c *env, o *serverOptions, name string) e
 	}
 	added, left := []json.RawMessage{}, []string{}
 	for _, s := range servers {
-		if reason := s.leaveOut(len(o.headers) > 0); reason != "" {
+		if reason := s.leaveOut(len(o.headers) > 0, o.image != ""); reason != "" {
 			left = append(left, s.name+" ("+reason+")")
 			continue
 		}
 		own := *o
 		own.sse = own.sse || s.sse
+		own.command, own.args, own.env = s.command, s.args, s.env
 		args, err := settings(&own, s.name, s.url)
 		if err != nil {
 			return err
@@ -209,9 +237,9 @@ func listServers(ctx context.Context, c *env) error {
 	}
 	var doc struct {
 		Servers []struct {
-			Name, URL, Transport, Sessions string
-			Tools                          []struct{ Approved bool }
-			Health                         struct{ State, Error string }
+			Name, URL, Transport, Sessions, Command string
+			Tools                                   []struct{ Approved bool }
+			Health                                  struct{ State, Error string }
 		}
 		Virtual []struct {
 			Name     string
@@ -232,7 +260,7 @@ func listServers(ctx context.Context, c *env) error {
 					changed++
 				}
 			}
-			g.Add(s.Name, s.URL, s.Transport, fmt.Sprint(len(s.Tools)), fmt.Sprint(changed), s.Health.State, cmp.Or(s.Health.Error, "-"))
+			g.Add(s.Name, cmp.Or(s.URL, s.Command), s.Transport, fmt.Sprint(len(s.Tools)), fmt.Sprint(changed), s.Health.State, cmp.Or(s.Health.Error, "-"))
 		}
 		for _, v := range doc.Virtual {
 			changed := "1"

@@ -70,7 +70,7 @@ func (es *endpoints) connect(ctx context.Context, q *events.ConnectRequest, w io
 	go func() { served <- p.Serve(ctx, l) }()
 	stop := context.AfterFunc(ctx, func() { _ = own.Close() })
 	defer stop()
-	err = t.Send(w, endpoint.Beat)
+	err = t.Send(w, nil, endpoint.Beat)
 	go func() {
 		l.wait(ctx, lastResponse) // the flow ends by itself if both sides have closed it
 		cancel()

@@ -26,7 +26,7 @@ import (
 
 // Kinds of the calls that manage servers.
 const (
-	kindAdd      = "mcp.add"
+	kindAdd      = mcpdoc.KindAdd
 	kindDiscover = "mcp.discover"
 	kindList     = "mcp.list"
 	kindRefresh  = "mcp.refresh"
@@ -41,7 +41,7 @@ const strings128 = `{"items":{"maxLength":128,"type":"string"},"maxItems":2000,"
 // adminTools are the documents of the calls that manage servers and virtual servers.
 var adminTools = append([]contract.Tool{
 	admin(kindAdd, "E2", "Adds an MCP server to the mesh, or replaces its settings, and offers its tools, resources and prompts.",
-		`{"additionalProperties":false,"properties":{"class":{"enum":["E0","E1","E2","E3","E4"]},"concurrency":{"maximum":256,"minimum":1,"type":"integer"},"descriptions":{"items":{"additionalProperties":false,"properties":{"text":{"maxLength":8192,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["text","tool"],"type":"object"},"maxItems":2000,"type":"array"},"exclude":`+strings128+`,"headers":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":64,"type":"string"},"prefix":{"maxLength":64,"type":"string"},"secret":{"maxLength":64,"type":"string"}},"required":["name","secret"],"type":"object"},"maxItems":16,"type":"array"},"include":`+strings128+`,"name":{"maxLength":32,"type":"string"},"names":{"enum":["bare","prefixed"]},"renames":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":96,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["name","tool"],"type":"object"},"maxItems":2000,"type":"array"},"sessions":{"enum":["per_session","shared"]},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"},"transport":{"enum":["http","sse"]},"url":{"maxLength":2048,"type":"string"}},"required":["name","url"],"type":"object"}`),
+		`{"additionalProperties":false,"properties":{"args":{"items":{"maxLength":4096,"type":"string"},"maxItems":128,"type":"array"},"class":{"enum":["E0","E1","E2","E3","E4"]},"command":{"maxLength":4096,"type":"string"},"concurrency":{"maximum":256,"minimum":1,"type":"integer"},"descriptions":{"items":{"additionalProperties":false,"properties":{"text":{"maxLength":8192,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["text","tool"],"type":"object"},"maxItems":2000,"type":"array"},"env":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":128,"type":"string"},"value":{"maxLength":4096,"type":"string"}},"required":["name","value"],"type":"object"},"maxItems":128,"type":"array"},"exclude":`+strings128+`,"headers":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":64,"type":"string"},"prefix":{"maxLength":64,"type":"string"},"secret":{"maxLength":64,"type":"string"}},"required":["name","secret"],"type":"object"},"maxItems":16,"type":"array"},"image":{"maxLength":256,"type":"string"},"include":`+strings128+`,"name":{"maxLength":32,"type":"string"},"names":{"enum":["bare","prefixed"]},"renames":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":96,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["name","tool"],"type":"object"},"maxItems":2000,"type":"array"},"sessions":{"enum":["per_session","shared"]},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"},"transport":{"enum":["http","sse","stdio"]},"url":{"maxLength":2048,"type":"string"}},"required":["name"],"type":"object"}`),
 	admin(kindDiscover, "E0", "Sends a request without a token to an MCP server, and returns which authorization servers issue access tokens for it (RFC 9728).",
 		`{"additionalProperties":false,"properties":{"transport":{"enum":["http","sse"]},"url":{"maxLength":2048,"type":"string"}},"required":["url"],"type":"object"}`),
 	admin(kindList, "E0", "Lists the MCP servers of the mesh, with their settings, their health and what they offer.", `{"additionalProperties":false,"type":"object"}`),
@@ -49,13 +49,18 @@ var adminTools = append([]contract.Tool{
 	admin(kindRemove, "E2", "Removes an MCP server from the mesh and retires its tools.", named),
 }, virtualTools...)
 
+// listWithin is the time of a call that lists a server, as far as its sandbox is concerned.
+const listWithin = time.Minute
+
 // admin returns the document of a call that manages servers. The calls that connect to a
-// server, mcp.add and mcp.refresh, may use the secrets of every server.
+// server, mcp.add and mcp.refresh, may use the secrets of every server, and start one that is a
+// command.
 func admin(kind, class, description, input string) contract.Tool {
 	t := contract.Tool{Class: class, Description: description, Executor: Name, Kind: kind, Tool: kind, Version: "v1", Rerunnable: true,
 		InputSchema: contract.Raw(input), OutputSchema: contract.Raw(`{"additionalProperties":true,"type":"object"}`)}
 	if kind == kindAdd || kind == kindRefresh {
 		t.Secrets = []contract.SecretGrant{{Name: server.SecretPrefix + "*"}}
+		t.Sandbox = server.Ceiling(listWithin.Milliseconds())
 	}
 	return t
 }
@@ -153,7 +158,7 @@ func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.Serve
 		secrets[h.Secret] = v
 	}
 	out := changes{Server: cfg.Name, Offered: []string{}, Changed: []change{}, Retired: []string{}, LeftOut: []server.Problem{}}
-	docs, err := s.listed(ctx, cfg, headers(cfg, secrets), &out)
+	docs, err := s.listed(withWork(ctx, w), cfg, headers(cfg, secrets), &out)
 	if err != nil {
 		return failed(ctx, cfg, err)
 	}
@@ -178,7 +183,7 @@ func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.Serve
 // the mesh does not offer. It uses a session of its own, because the settings may not be
 // in force yet.
 func (s *Service) listed(ctx context.Context, cfg *events.ServerAdded, h http.Header, out *changes) ([]contract.Tool, error) {
-	up := newUpstream(cfg)
+	up := s.newUpstream(cfg)
 	defer up.Close()
 	var docs []contract.Tool
 	err := up.Do(ctx, "", h, nil, func(ctx context.Context, x upstream.Session) error {
@@ -292,7 +297,7 @@ func (s *Service) remove(ctx context.Context, w *execute.Work) execute.Result {
 // record appends an event about a server, unless the newest one is the same event of
 // the same call, and then updates the view.
 func (s *Service) record(ctx context.Context, name, event string, data []byte) error {
-	key := "mcp-" + name
+	key := mcpdoc.Key(name)
 	_, err := handle.DoCell(ctx, s.env.Emit.Log, s.env.Cell.Now, Name, key, func(h []*contract.Event) (*contract.Event, error) {
 		if n := len(h); n > 0 && h[n-1].Name == event && bytes.Equal(h[n-1].Data, data) {
 			return nil, nil

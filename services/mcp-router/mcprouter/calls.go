@@ -53,10 +53,6 @@ func (c *call) run(ctx context.Context) execute.Result {
 			return execute.Fail(contract.CodeArgsUnavailable, "the answers to the server's requests cannot be read: %v", err)
 		}
 	}
-	key := ""
-	if c.cfg.Sessions == server.PerSession {
-		key = c.w.Event.Tenant + " " + c.w.Event.Session
-	}
 	var x *exchange
 	var err error
 	if strings.HasPrefix(round.RequestState, held) {
@@ -64,7 +60,7 @@ func (c *call) run(ctx context.Context) execute.Result {
 			return failed(ctx, c.cfg, err)
 		}
 	} else {
-		x = c.begin(ctx, &round, key)
+		x = c.begin(ctx, &round, sessionKey(c.w, c.cfg))
 	}
 	out, refused, err := c.wait(ctx, x)
 	c.mu.Lock()
@@ -99,7 +95,7 @@ func (c *call) run(ctx context.Context) execute.Result {
 			return execute.Fail(contract.CodeInvalidOutput, "MCP server %s: the result of %s %v", c.cfg.Name, c.offer.Name, err)
 		}
 	}
-	return execute.Result{EffectType: "mcp.request", Output: b}
+	return execute.Result{EffectType: "mcp.request", Output: b, Attestation: x.attestation}
 }
 
 // headers returns the headers of the requests to a server. secrets holds the values of

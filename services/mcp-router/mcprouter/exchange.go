@@ -43,6 +43,8 @@ type exchange struct {
 	out      mcp.Result
 	refused  *execute.Result
 	err      error
+	// attestation is that of the server's sandbox, or nil; set before done is closed.
+	attestation *contract.Attestation
 
 	mu   sync.Mutex
 	call *call               // the call to which notifications belong; nil while the exchange is held
@@ -128,13 +130,14 @@ func (x *exchange) Roots(ctx context.Context) (*mcp.ListRootsResult, error) {
 
 // begin starts the request of a call.
 func (c *call) begin(ctx context.Context, round *mcpdoc.Round, key string) *exchange {
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it may outlive the call
+	running, cancel := context.WithCancel(context.WithoutCancel(withWork(ctx, c.w))) // it may outlive the call
 	x := &exchange{tenant: c.w.Event.Tenant, actor: c.w.Event.Actor, kind: c.w.Call.Kind, can: *round, cancel: cancel,
 		requests: make(chan *request), done: make(chan struct{}), call: c, open: map[string]*request{}}
 	go func() {
 		defer close(x.done)
 		defer cancel()
 		x.err = c.s.pool(c.cfg).Do(running, key, headers(c.cfg, c.w.Secrets), x, func(ctx context.Context, u upstream.Session) (err error) {
+			x.attestation = attestation(u)
 			if done, unlisted := u.Unlisted(); unlisted {
 				if x.refused, err = c.s.compare(ctx, u, c); x.refused != nil || err != nil {
 					return err

@@ -119,13 +119,13 @@ func (s *Service) pool(cfg *events.ServerAdded) *pool {
 	if p != nil {
 		p.Close()
 	}
-	p = &pool{cfg, newUpstream(cfg)}
+	p = &pool{cfg, s.newUpstream(cfg)}
 	s.pools[cfg.Name] = p
 	return p
 }
 
-func newUpstream(cfg *events.ServerAdded) *upstream.Server {
-	return upstream.New(upstream.Config{Name: cfg.Name, URL: cfg.Url, SSE: cfg.Transport == server.SSE, Concurrency: int(cfg.Concurrency), Timeout: time.Duration(cfg.TimeoutMS) * time.Millisecond, Version: run.Version()})
+func (s *Service) newUpstream(cfg *events.ServerAdded) *upstream.Server {
+	return upstream.New(upstream.Config{Name: cfg.Name, Start: s.start(cfg), URL: cfg.Url, SSE: cfg.Transport == server.SSE, Concurrency: int(cfg.Concurrency), Timeout: time.Duration(cfg.TimeoutMS) * time.Millisecond, Version: run.Version()})
 }
 
 // handle executes one call.
@@ -151,14 +151,24 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 	if cfg == nil {
 		return execute.Fail(contract.CodeNotFound, "MCP server %s was removed", offer.Server)
 	}
-	if host, err := server.Host(cfg.Url); err != nil || !slices.Contains(w.Intent.Egress, host) {
-		return execute.Fail(contract.CodeToolDrift, "the decision permits %v, and MCP server %s has moved: call again", w.Intent.Egress, cfg.Name)
+	if !permits(w.Intent, cfg) {
+		return execute.Fail(contract.CodeToolDrift, "the decision permits the hosts %v, and MCP server %s has moved: call again", w.Intent.Egress, cfg.Name)
 	}
 	c := &call{s: s, w: w, cfg: cfg, doc: doc, offer: offer}
 	if w.Call.Kind == mcpdoc.SubscriptionKind(cfg.Name) {
 		return c.subscribe(ctx)
 	}
 	return c.run(ctx)
+}
+
+// permits reports whether an intent permits the use of a server: its host, or a sandbox for its
+// command.
+func permits(i *contract.ExecutionIntent, cfg *events.ServerAdded) bool {
+	if cfg.Transport == server.Stdio {
+		return i.Sandbox != nil
+	}
+	host, err := server.Host(cfg.Url)
+	return err == nil && slices.Contains(i.Egress, host)
 }
 
 // failed returns the result for the error of a request to a server.

@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -31,6 +33,7 @@ type heldCall struct {
 	sandbox                          *held.Sandbox
 	egress                           *sandbox.Egress // proxy of the call; nil means no network
 	sent                             int64           // bytes that were transferred to and from the proxy
+	pipe                             net.Conn        // standard input and output of the command of an MCP server; else nil
 }
 
 // heldArgs are the arguments of the calls for held sandboxes.
@@ -220,21 +223,34 @@ func (h *holder) list(c *heldCall) execute.Result {
 	return output(map[string]any{"sandboxes": out})
 }
 
-// create creates a sandbox on this instance. sandbox_created is stored first, so that
-// instances that create sandboxes concurrently agree on which ones exceed the limits.
+// create creates a sandbox on this instance.
 func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox) execute.Result {
+	b, res := h.hold(ctx, c, most)
+	if b == nil {
+		return res
+	}
+	res = output(stateOf(c.sandbox))
+	res.Attestation = b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), nil)
+	return res
+}
+
+// hold creates the sandbox of a call on this instance, sets c.sandbox and returns its container.
+// sandbox_created is stored first, so that instances that create sandboxes concurrently agree on
+// which ones exceed the limits. If the sandbox cannot be created, hold returns nil and the
+// result of the call.
+func (h *holder) hold(ctx context.Context, c *heldCall, most contract.Sandbox) (*box, execute.Result) {
 	if h.runner == nil {
-		return execute.Fail(contract.CodeSandboxUnavailable, "a held sandbox needs tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
+		return nil, execute.Fail(contract.CodeSandboxUnavailable, "a held sandbox needs tier container: configure a containerd socket (BINNACLE_CONTAINERD) on the session-runner")
 	}
 	if !guard.TierSatisfies(heldTier, most.Tier) {
-		return execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, and held sandboxes are of tier %s", most.Tier, heldTier)
+		return nil, execute.Fail(contract.CodeSandboxUnavailable, "tier %s is required, and held sandboxes are of tier %s", most.Tier, heldTier)
 	}
 	if most.UID == contract.OwnUID && !h.runner.OwnUID() {
-		return execute.Fail(contract.CodeSandboxUnavailable, "uid per_run is required, and containers share a user id here")
+		return nil, execute.Fail(contract.CodeSandboxUnavailable, "uid per_run is required, and containers share a user id here")
 	}
 	img, res := h.image(c)
 	if img == nil {
-		return res
+		return nil, res
 	}
 	data := events.SandboxCreated{Actor: c.actor, CallID: c.id, Session: c.session, Instance: h.env.Instance, Host: h.runner.Host(), Image: img.Digest,
 		CpuMillis: least(c.args.CPUMillis, most.CPUMillis), MemoryMib: least(c.args.MemoryMiB, most.MemoryMiB), Pids: least(c.args.Pids, most.Pids),
@@ -242,35 +258,34 @@ func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox)
 	id := emit.NewID(contract.IDSandbox)
 	defer h.beginCreation(id)()
 	if err := h.change(ctx, c.tenant, id, 0, contract.EventSandboxCreated, c.cause, func(*held.Sandbox) (canon.Document, error) { return &data, nil }); err != nil {
-		return execute.Fail(contract.CodeUnavailable, "the sandbox cannot be recorded: %v", err)
+		return nil, execute.Fail(contract.CodeUnavailable, "the sandbox cannot be recorded: %v", err)
 	}
 	ctx = context.WithoutCancel(ctx) // from here on the end must be recorded
 	if err := h.follower.Poll(ctx); err != nil {
-		return execute.Fail(contract.CodeUnavailable, "the list of sandboxes cannot be read: %v", err)
+		return nil, execute.Fail(contract.CodeUnavailable, "the list of sandboxes cannot be read: %v", err)
 	}
 	h.mu.Lock()
 	s := h.view.Get(c.tenant, id)
-	tooMany := s != nil && (h.view.Over(s, "", h.PerTenant) || h.view.Over(s, h.env.Instance, h.Max))
+	tooMany := s != nil && (!s.Server() && h.view.Over(s, "", h.PerTenant) || h.view.Over(s, h.env.Instance, h.Max))
 	h.mu.Unlock()
 	if s == nil {
-		return execute.Fail(contract.CodeInternal, "sandbox %s is not in the list of sandboxes", id)
+		return nil, execute.Fail(contract.CodeInternal, "sandbox %s is not in the list of sandboxes", id)
 	}
 	if tooMany {
 		_ = h.end(ctx, s, c.id, held.Refused)
-		return execute.Fail(contract.CodeTooManySandboxes, "the tenant has %d open sandboxes, or this instance %d: end one of them", h.PerTenant, h.Max)
+		return nil, execute.Fail(contract.CodeTooManySandboxes, "the tenant has %d open sandboxes, or this instance %d: end one of them", h.PerTenant, h.Max)
 	}
 	ctr, err := h.runner.Hold(img, containerd.HeldSpec{ID: id, Limits: limitsOf(&data), DiskMiB: data.DiskMib, Egress: h.egress(), Life: time.Until(s.Expires()) + time.Second})
 	if err != nil {
 		_ = h.end(ctx, s, c.id, held.Failed)
-		return execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made: %v", err)
+		return nil, execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made: %v", err)
 	}
 	b := &box{Held: ctr, tenant: c.tenant, used: h.env.Emit.Now()}
 	h.mu.Lock()
 	h.boxes[id] = b
 	h.mu.Unlock()
-	res = output(stateOf(s))
-	res.Attestation = b.Attestation(img.Digest, limitsOf(&data), nil)
-	return res
+	c.sandbox = s
+	return b, execute.Result{}
 }
 
 // image returns the image that a call names. A name that no lock file pins is the name of an
@@ -284,6 +299,9 @@ func (h *holder) image(c *heldCall) (*containerd.HeldImage, execute.Result) {
 	digest, err := lock.Resolve(c.args.Image)
 	if errors.Is(err, pack.ErrUnpinned) {
 		if !c.args.Unpinned {
+			if c.kind != kindCreate { // the image of an MCP server is always pinned
+				return nil, execute.Fail(contract.CodeImageUnpinned, "%v", err)
+			}
 			return nil, execute.Fail(contract.CodeImageUnpinned, "%v; or call with \"unpinned\": true, if policy allows it", err)
 		}
 		digest, err = h.runner.Named(c.args.Image)
@@ -323,8 +341,8 @@ func least(want, most int64) int64 {
 	return min(want, most)
 }
 
-// exec runs a command, and waits for its end unless the call detaches it.
-func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
+// begun records that a command of a call starts. Otherwise the result has an error code.
+func (h *holder) begun(ctx context.Context, c *heldCall) execute.Result {
 	s := c.sandbox
 	err := h.change(ctx, c.tenant, s.ID, s.Seq, contract.EventSandboxExecStarted, c.cause, func(now *held.Sandbox) (canon.Document, error) {
 		d, err := now.Start(c.id, c.id)
@@ -340,6 +358,15 @@ func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
 		return execute.Fail(contract.CodeTooManySandboxes, "%d commands run in sandbox %s: wait for one of them", held.MaxRunning, s.ID)
 	case err != nil:
 		return execute.Fail(contract.CodeUnavailable, "the command cannot be recorded: %v", err)
+	}
+	return execute.Result{}
+}
+
+// exec runs a command, and waits for its end unless the call detaches it.
+func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
+	s := c.sandbox
+	if res := h.begun(ctx, c); res.ErrorCode != "" {
+		return res
 	}
 	wall := c.wall
 	base := ctx
@@ -378,7 +405,11 @@ func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
 // attend runs a command to its end, and records the end.
 func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, wall time.Duration) {
 	defer x.cancel()
-	exit, timedOut, err := b.Exec(ctx, containerd.Command{ID: c.id, Argv: c.args.Command, Env: c.args.Env, Dir: c.args.Dir, Stdin: []byte(c.args.Stdin), Wall: wall, Stdout: x.stdout, Stderr: x.stderr, Egress: c.egress, Bytes: &c.sent})
+	cmd := containerd.Command{ID: c.id, Argv: c.args.Command, Env: c.args.Env, Dir: c.args.Dir, Stdin: []byte(c.args.Stdin), Wall: wall, Stdout: x.stdout, Stderr: x.stderr, Egress: c.egress, Bytes: &c.sent}
+	if c.pipe != nil {
+		cmd.Input, cmd.Stdout = c.pipe, io.MultiWriter(x.stdout, c.pipe)
+	}
+	exit, timedOut, err := b.Exec(ctx, cmd)
 	x.failure = err
 	switch {
 	case err != nil:

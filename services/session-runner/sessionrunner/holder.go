@@ -290,8 +290,11 @@ func (h *holder) adopt(ctx context.Context, s *held.Sandbox, now time.Time) {
 		h.stopped(ctx, s, events.SandboxExecEnded{Exec: id, Status: held.ExecLost})
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.boxes[s.ID] = &box{Held: c, tenant: s.Tenant, used: s.Used}
+	h.mu.Unlock()
+	if s.Server() && h.end(ctx, s, "", held.Lost) == nil { // its command has just been killed
+		h.drop(s.ID, true)
+	}
 }
 
 // check ends a sandbox of this instance that is due, or whose container has ended.

@@ -28,6 +28,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/running"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
@@ -81,7 +82,8 @@ type Service struct {
 
 	runners []sandbox.Runner
 	wasi    *wasi.Runner
-	held    *holder           // nil if no held sandboxes are offered
+	held    *holder // nil if no held sandboxes are offered
+	servers *servers
 	images  *containerd.Store // nil without tier "container"
 	from    *containerd.Registries
 	closer  io.Closer // the runner of tier "container"; nil without it
@@ -145,6 +147,8 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	} else {
 		serveNoView(env.Transport)
 	}
+	s.servers = &servers{h: s.held, calls: running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)}
+	s.servers.serve(env.Transport)
 	if len(s.PackKeys) > 0 {
 		tools = append(tools, packTools...)
 	}
@@ -198,6 +202,7 @@ func (s *Service) runHeld(ctx context.Context, x *execute.Executor, ready func()
 	executing, halt := context.WithCancel(ctx)
 	defer halt()
 	tended.Go(func() { ended <- x.Run(executing) })
+	defer s.servers.set.Close()
 	ready()
 	select {
 	case err := <-failed:

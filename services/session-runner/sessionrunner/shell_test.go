@@ -15,8 +15,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// running is the time that a program runs in a sandbox.
-const running = 4 * time.Second
+// runTime is the time that a program runs in a sandbox.
+const runTime = 4 * time.Second
 
 // runners is a ledger with instances of the session-runner, which have one pack and one place for
 // a sandbox. It is also their tier "process", whose programs return their input.
@@ -41,7 +41,7 @@ func (rs *runners) Run(ctx context.Context, s sandbox.Spec) (sandbox.Outcome, er
 	rs.mu.Lock()
 	rs.ran = append(rs.ran, s.ID)
 	rs.mu.Unlock()
-	takes := running
+	takes := runTime
 	if rs.hang {
 		takes = time.Hour
 	}
@@ -92,7 +92,7 @@ func TestRan(t *testing.T) {
 		x, _ := rs.runner("session-runner-1")
 		w, began := rs.call("c-1"), time.Now()
 		for range 2 {
-			if settled := w.Finish(x.Process); settled != "ack" || rs.History("c-1") != copied || rs.started() != 1 || time.Since(began) != running {
+			if settled := w.Finish(x.Process); settled != "ack" || rs.History("c-1") != copied || rs.started() != 1 || time.Since(began) != runTime {
 				t.Errorf("settled by %q after %v, %d programs: %s", settled, time.Since(began), rs.started(), rs.History("c-1"))
 			}
 		}

@@ -22,6 +22,7 @@ import (
 const (
 	HTTP       = "http"        // transport: streamable HTTP
 	SSE        = "sse"         // transport: HTTP with SSE, of protocol version 2024-11-05
+	Stdio      = "stdio"       // transport: standard input and output of a command in a sandbox
 	Prefixed   = "prefixed"    // names of tools and prompts begin with the server's name and a dot
 	Bare       = "bare"        // names of tools and prompts are those of the server
 	Shared     = "shared"      // upstream sessions may be used by calls of any session
@@ -47,9 +48,13 @@ var (
 // Check sets the defaults of settings that are absent. If a setting is invalid, it
 // returns an error that names the setting and the fix.
 func Check(s *events.ServerAdded) error {
-	s.Class, s.Names, s.Sessions, s.Transport = or(s.Class, "E3"), or(s.Names, Prefixed), or(s.Sessions, Shared), or(s.Transport, HTTP)
+	transport, concurrency := HTTP, int64(16)
+	if s.Command != "" || s.Image != "" {
+		transport, concurrency = Stdio, 1
+	}
+	s.Class, s.Names, s.Sessions, s.Transport = or(s.Class, "E3"), or(s.Names, Prefixed), or(s.Sessions, Shared), or(s.Transport, transport)
 	if s.Concurrency == 0 {
-		s.Concurrency = 16
+		s.Concurrency = concurrency
 	}
 	if s.TimeoutMS == 0 {
 		s.TimeoutMS = 60_000
@@ -59,8 +64,8 @@ func Check(s *events.ServerAdded) error {
 		return fmt.Errorf("name %q: want 1 to 32 characters of a-z, 0-9, _ and -, beginning with a letter or digit", s.Name)
 	case s.Name == mcpdoc.Own:
 		return fmt.Errorf("name %q: it stands for the resources of the mesh itself: choose another", s.Name)
-	case !slices.Contains([]string{HTTP, SSE}, s.Transport):
-		return fmt.Errorf("transport %q: want http or sse", s.Transport)
+	case !slices.Contains([]string{HTTP, SSE, Stdio}, s.Transport):
+		return fmt.Errorf("transport %q: want http, sse or stdio", s.Transport)
 	case !slices.Contains([]string{Prefixed, Bare}, s.Names):
 		return fmt.Errorf("names %q: want prefixed or bare", s.Names)
 	case !slices.Contains([]string{Shared, PerSession}, s.Sessions):
@@ -72,6 +77,20 @@ func Check(s *events.ServerAdded) error {
 	case s.TimeoutMS < 1 || s.TimeoutMS > maxTimeoutMS:
 		return fmt.Errorf("timeout_ms %d: want 1 to %d", s.TimeoutMS, maxTimeoutMS)
 	}
+	if err := checkTransport(s); err != nil {
+		return err
+	}
+	return checkOverrides(s)
+}
+
+// checkTransport checks the settings by which the server is reached.
+func checkTransport(s *events.ServerAdded) error {
+	if s.Transport == Stdio {
+		return checkCommand(s)
+	}
+	if s.Command != "" || s.Image != "" || len(s.Args)+len(s.Env) > 0 {
+		return fmt.Errorf("transport %s: a server with a URL has no command, args, env and image: remove them, or the transport", s.Transport)
+	}
 	if _, err := Host(s.Url); err != nil {
 		return err
 	}
@@ -80,7 +99,7 @@ func Check(s *events.ServerAdded) error {
 			return err
 		}
 	}
-	return checkOverrides(s)
+	return nil
 }
 
 // checkOverrides returns an error if a name that replaces another one is invalid, or if two
@@ -164,7 +183,9 @@ type Problem struct {
 // not list or that the settings exclude is a problem, too.
 func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
 	m := maker{settings: s, seen: map[string]string{}, listed: map[string]bool{}}
-	m.host, _ = Host(s.Url) // checked by Check
+	if s.Transport != Stdio {
+		m.host, _ = Host(s.Url) // checked by Check
+	}
 	m.names, m.texts = map[string]string{}, map[string]string{}
 	for _, r := range s.Renames {
 		m.names[r.Tool] = r.Name
@@ -187,7 +208,7 @@ func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
 		m.add(mcpdoc.ResourcePrefix+s.Name, `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
 			"Reads a resource of the MCP server "+s.Name+".", mcpdoc.Offer{Resources: l.Resources, Templates: l.Templates})
 	}
-	if l.HasSubscriptions {
+	if l.HasSubscriptions && s.Transport != Stdio { // a subscription would have a process of its own, which no call changes
 		m.add(mcpdoc.SubscriptionKind(s.Name), `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
 			"Subscribes to changes of a resource of the MCP server "+s.Name+".", mcpdoc.Offer{})
 	}
@@ -279,7 +300,12 @@ func (m *maker) add(kind, schema, description string, o mcpdoc.Offer) {
 func (m *maker) document(name string, t contract.Tool, o mcpdoc.Offer) {
 	s := m.settings
 	o.Server = s.Name
-	t.Class, t.Executor, t.Version, t.Egress = s.Class, mcpdoc.Executor, "v1", []string{m.host}
+	t.Class, t.Executor, t.Version = s.Class, mcpdoc.Executor, "v1"
+	if s.Transport == Stdio {
+		t.Sandbox = Ceiling(s.TimeoutMS)
+	} else {
+		t.Egress = []string{m.host}
+	}
 	if !strings.HasPrefix(t.Kind, mcpdoc.ToolPrefix) {
 		t.Class = "E0"
 	}

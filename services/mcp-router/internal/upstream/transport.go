@@ -106,6 +106,21 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// output is the standard output of a command. It keeps the error with which the output ended.
+type output struct {
+	counted
+	x *session
+}
+
+// Read implements io.Reader.
+func (o *output) Read(p []byte) (int, error) {
+	n, err := o.counted.Read(p)
+	if err != nil {
+		o.x.broken.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
 // limited is a body whose Read fails with errTooLarge after more than left bytes.
 type limited struct {
 	io.ReadCloser

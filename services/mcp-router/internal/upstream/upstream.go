@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -38,7 +39,11 @@ func (e *Error) Unwrap() error { return e.Cause }
 
 // Config describes a server.
 type Config struct {
-	Name        string // of the server in the mesh
+	Name string // of the server in the mesh
+	// Start starts a server that is a command, and returns its standard output and input. It is
+	// called for each session, with a context that has the values of that of the request. If it is
+	// nil, the server has a URL.
+	Start       func(context.Context) (io.ReadWriteCloser, error)
 	URL         string
 	SSE         bool          // the server uses the HTTP transport of protocol version 2024-11-05
 	Concurrency int           // maximum number of concurrent requests; subscriptions do not count
@@ -58,10 +63,12 @@ type Caller interface {
 
 // Times of a pool.
 const (
-	idleFor    = time.Minute            // time after which put closes an unused session
-	firstDelay = 250 * time.Millisecond // time without attempts after a failure to connect; it doubles up to lastDelay
-	lastDelay  = 30 * time.Second
-	dialWithin = 15 * time.Second
+	idleFor     = time.Minute            // time after which put closes an unused session
+	firstDelay  = 250 * time.Millisecond // time without attempts after a failure to connect; it doubles up to lastDelay
+	lastDelay   = 30 * time.Second
+	dialWithin  = 15 * time.Second
+	startWithin = time.Minute      // as dialWithin, for a command: its image may have to be unpacked
+	maxAge      = 50 * time.Minute // age after which the session with a command is not used again
 )
 
 // Server is the pool of sessions with one server. It is safe for concurrent use.
@@ -96,6 +103,9 @@ type session struct {
 	sent    atomic.Int64           // number of notifications that the server sent in streams
 	handled atomic.Int64           // number of notifications that were passed to the caller, or dropped because there was none
 	used    time.Time
+	opened  time.Time
+	command io.ReadWriteCloser    // what Config.Start returned, or nil
+	broken  atomic.Pointer[error] // why the output of command ended
 }
 
 // Session is a session with a server during Do.
@@ -103,6 +113,9 @@ type Session struct {
 	*mcp.ClientSession
 	s *session
 }
+
+// Command returns what Config.Start returned for this session, or nil.
+func (s Session) Command() io.ReadWriteCloser { return s.s.command }
 
 // Unlisted returns whether the tools of the server must be compared with their documents
 // before a call: they were not compared in this session, or the server has announced a
@@ -171,10 +184,14 @@ func (s *Server) Health() Health {
 // are added to each HTTP request of the session. c receives the notifications and requests that the
 // server sends while f runs; if c is nil, the server's requests fail. If the server reports that a
 // cached session does not exist any more, Do runs f again with a new one. The context of f ends
-// after the time that the configuration permits. The error is or wraps an *Error, whatever error f
+// after the time that the configuration permits, which for a command does not include its start. The error is or wraps an *Error, whatever error f
 // returned, or is that of ctx if ctx was cancelled while f ran.
 func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Caller, f func(context.Context, Session) error) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	within := s.cfg.Timeout
+	if s.cfg.Start != nil {
+		within += startWithin
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	select {
 	case s.slots <- struct{}{}:
@@ -196,17 +213,42 @@ func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Call
 	}
 	if err == nil || Refusal(err) != nil {
 		s.put(key, x)
-		return errorOf(ctx, err)
+		return err
 	}
 	s.drop(x)
-	return errorOf(ctx, err)
+	return s.lost(x, err)
 }
 
+// lost returns err, or if it reports that a command has ended, an error with the reason for the end,
+// after it has begun the delay until the command may be started again.
+func (s *Server) lost(x *session, err error) error {
+	var e *Error
+	if s.cfg.Start == nil || !errors.As(err, &e) || e.Code != contract.CodeUpstreamCut {
+		return err
+	}
+	if why := x.broken.Load(); why != nil {
+		err = &Error{e.Code, fmt.Sprintf("the server ended before it responded: %.1200s", *why), *why}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delay(err)
+	return err
+}
+
+// delay extends the time without attempts after a failure. The caller holds s.mu.
+func (s *Server) delay(err error) {
+	d := min(firstDelay<<min(s.failed, 10), lastDelay)
+	s.failed, s.until, s.last = s.failed+1, time.Now().Add(d), fmt.Sprintf("%.1200s", err)
+}
+
+// with runs f with a session. Its errors are those of errorOf.
 func (s *Server) with(ctx context.Context, x *session, headers http.Header, c Caller, f func(context.Context, Session) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
 	x.headers.Store(&headers)
 	x.caller.Store(&c)
 	defer x.caller.Store(nil)
-	return f(ctx, Session{x.ClientSession, x})
+	return errorOf(ctx, f(ctx, Session{x.ClientSession, x}))
 }
 
 // gone reports whether err is the server's response that the session of a request does
@@ -270,7 +312,7 @@ func (s *Server) take(ctx context.Context, key string, headers http.Header) (x *
 	s.mu.Lock()
 	for l := s.idle[key]; x == nil && len(l) > 0; l = s.idle[key] {
 		x = l[len(l)-1]
-		if s.idle[key] = l[:len(l)-1]; x.ended.Load() {
+		if s.idle[key] = l[:len(l)-1]; x.ended.Load() || s.cfg.Start != nil && time.Since(x.opened) > maxAge {
 			s.drop(x)
 			x = nil
 		}
@@ -332,6 +374,33 @@ func (s *Server) put(key string, x *session) {
 	if !closed {
 		s.idle[key] = append(s.idle[key], x)
 	}
+	if s.cfg.Start != nil {
+		s.failed, s.until, s.last = 0, time.Time{}, ""
+		time.AfterFunc(idleFor+time.Second, s.trim)
+	}
+	old = append(old, s.expired(now)...)
+	s.mu.Unlock()
+	if closed {
+		old = append(old, x)
+	}
+	for _, x := range old {
+		s.drop(x)
+	}
+}
+
+// trim closes the sessions that were unused for longer than idleFor.
+func (s *Server) trim() {
+	s.mu.Lock()
+	old := s.expired(time.Now())
+	s.mu.Unlock()
+	for _, x := range old {
+		s.drop(x)
+	}
+}
+
+// expired removes the sessions that were unused for longer than idleFor, and returns them. The
+// caller holds s.mu.
+func (s *Server) expired(now time.Time) (old []*session) {
 	for k, l := range s.idle {
 		i := 0
 		for i < len(l) && now.Sub(l[i].used) > idleFor {
@@ -342,13 +411,7 @@ func (s *Server) put(key string, x *session) {
 			delete(s.idle, k)
 		}
 	}
-	s.mu.Unlock()
-	if closed {
-		old = append(old, x)
-	}
-	for _, x := range old {
-		s.drop(x)
-	}
+	return old
 }
 
 // drop closes a session without waiting for the server.
@@ -371,26 +434,32 @@ func (s *Server) Close() {
 // connect opens a session. If that fails, it extends the delay during which pause returns
 // an error, unless the server rejects the credential in the headers.
 func (s *Server) connect(ctx context.Context, headers http.Header) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialWithin)
+	within := dialWithin
+	if s.cfg.Start != nil {
+		within = startWithin
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	x := &session{over: make(chan struct{})}
+	x := &session{over: make(chan struct{}), opened: time.Now()}
 	x.lists.Store(1)
 	x.headers.Store(&headers)
-	h := &http.Client{Transport: &withHeaders{s.base, &x.headers, &x.sent, s.cfg.Name}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	var t mcp.Transport = &mcp.StreamableClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxRetries: 2, MaxEventSize: maxBody}
-	if s.cfg.SSE {
-		t = &mcp.SSEClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxEventSize: maxBody}
-	}
 	// The stream of the transport SSE ends with the context of Connect, so that context must
 	// outlive ctx.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	inTime := context.AfterFunc(ctx, end)
-	cs, err := s.client(x).Connect(life, t, nil)
+	var cs *mcp.ClientSession
+	t, err := s.transport(ctx, x)
+	if err == nil {
+		cs, err = s.client(x).Connect(life, t, nil)
+	}
 	inTime()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		x.ClientSession, s.failed, s.until, s.last, s.used = cs, 0, time.Time{}, "", true
+		x.ClientSession, s.used = cs, true
+		if s.cfg.Start == nil { // a command may end in its first request
+			s.failed, s.until, s.last = 0, time.Time{}, ""
+		}
 		go func() {
 			defer end()
 			_ = cs.Wait()
@@ -400,14 +469,38 @@ func (s *Server) connect(ctx context.Context, headers http.Header) (*session, er
 		return x, nil
 	}
 	end()
-	var rejected *Error
-	if errors.As(err, &rejected) && errors.Is(err, errUnauthorized) { // another call may have a valid credential
-		s.last = rejected.Message
-		return nil, rejected
+	if x.command != nil {
+		_ = x.command.Close()
 	}
-	delay := min(firstDelay<<min(s.failed, 10), lastDelay)
-	s.failed, s.until, s.last = s.failed+1, time.Now().Add(delay), fmt.Sprintf("%.512s", err)
+	var own *Error
+	if errors.As(err, &own) && errors.Is(err, errUnauthorized) { // another call may have a valid credential
+		s.last = own.Message
+		return nil, own
+	}
+	if why := x.broken.Load(); why != nil {
+		err = *why
+	}
+	s.delay(err)
+	if errors.As(err, &own) {
+		return nil, own
+	}
 	return nil, &Error{contract.CodeUpstreamUnreachable, "the server could not be reached: " + s.last, err}
+}
+
+// transport returns the transport of a new session.
+func (s *Server) transport(ctx context.Context, x *session) (mcp.Transport, error) {
+	if s.cfg.Start != nil {
+		var err error
+		if x.command, err = s.cfg.Start(ctx); err != nil {
+			return nil, err
+		}
+		return &mcp.IOTransport{Reader: &output{counted{ReadCloser: x.command, n: &x.sent}, x}, Writer: x.command, MaxLineLength: maxBody}, nil
+	}
+	h := &http.Client{Transport: &withHeaders{s.base, &x.headers, &x.sent, s.cfg.Name}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if s.cfg.SSE {
+		return &mcp.SSEClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxEventSize: maxBody}, nil
+	}
+	return &mcp.StreamableClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxRetries: 2, MaxEventSize: maxBody}, nil
 }
 
 // client returns the client of a session.

