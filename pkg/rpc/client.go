@@ -64,6 +64,22 @@ func (c *Client) To(instance string) *Client {
 	return &Client{Transport: c.Transport, Send: c.Send, tenant: c.tenant, Live: func(context.Context, string) (Instance, error) { return Instance{Name: instance}, nil }}
 }
 
+// At returns a client whose queries go to the given instance, like To. A query fails with the code
+// unavailable as soon as the lease of the instance has ended, for which the lease is read before
+// each one.
+func (c *Client) At(to Instance) *Client {
+	d := c.To(to.Name)
+	if to.Lease != nil {
+		d.Live = func(ctx context.Context, _ string) (Instance, error) {
+			if _, ended, err := to.Lease.Read(ctx); ended || err != nil {
+				return Instance{}, errors.Join(errEnded, err)
+			}
+			return to, nil
+		}
+	}
+	return d
+}
+
 // Running returns the running instances of a service, or an error if there is none.
 func (c *Client) Running(ctx context.Context, service string) ([]Instance, error) {
 	if c.All != nil {

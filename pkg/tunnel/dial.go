@@ -27,7 +27,7 @@ type Dialer struct {
 	Silence time.Duration // time without a frame after which the connection has broken
 	Every   time.Duration // maximum time between two queries that write, also without bytes; 0: only bytes are written
 	// Write sends the query number n, from 1, with bytes. If last is set, the service closes its end.
-	Write func(ctx context.Context, queries *rpc.Client, n int64, data []byte, last bool) error
+	Write func(ctx context.Context, n int64, data []byte, last bool) error
 	// Broken returns the error of Read and Write for the error that broke the connection.
 	Broken func(error) error
 }
@@ -53,7 +53,7 @@ func Dial[Q any](ctx context.Context, d *Dialer, q query.Bytes[Q], req Q) (net.C
 			_ = in.Close()
 		}
 		if rpc.CodeOf(err) == contract.CodeTimeout { // it may still open
-			go func() { _ = d.Write(context.WithoutCancel(ctx), d.Queries, 1, nil, true) }()
+			go func() { _ = d.Write(context.WithoutCancel(ctx), 1, nil, true) }()
 		}
 		return nil, err
 	}
@@ -86,10 +86,10 @@ func (d *Dialer) write(ctx context.Context, from net.Conn) error {
 		}
 		size, end := from.Read(buf)
 		if end != nil && !errors.Is(end, os.ErrDeadlineExceeded) {
-			_ = d.Write(context.WithoutCancel(ctx), d.Queries, n, buf[:size], true) // ctx may have ended
+			_ = d.Write(context.WithoutCancel(ctx), n, buf[:size], true) // ctx may have ended
 			return nil
 		}
-		if err := d.Write(ctx, d.Queries, n, buf[:size], false); err != nil {
+		if err := d.Write(ctx, n, buf[:size], false); err != nil {
 			return err
 		}
 	}

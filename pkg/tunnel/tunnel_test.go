@@ -35,7 +35,7 @@ type far struct {
 func (f *far) dialer(name string) *Dialer {
 	client := (&rpc.Client{Live: func(context.Context, string) (rpc.Instance, error) { return rpc.Instance{Name: "far-1"}, nil }, Send: f.send}).In("t")
 	return &Dialer{Queries: client, Limit: time.Second, Silence: 500 * time.Millisecond, Every: 50 * time.Millisecond,
-		Write: func(ctx context.Context, _ *rpc.Client, n int64, data []byte, last bool) error {
+		Write: func(ctx context.Context, n int64, data []byte, last bool) error {
 			f.mu.Lock()
 			f.writes++
 			f.mu.Unlock()

@@ -100,7 +100,7 @@ func request(name, reference string) egressbroker.ConnectRequest {
 func open(ctx context.Context, queries *rpc.Client, to string, q egressbroker.ConnectRequest, limit time.Duration) (net.Conn, error) {
 	return tunnel.Dial(ctx, &tunnel.Dialer{
 		Queries: queries, Limit: limit, Silence: silence,
-		Write: func(ctx context.Context, queries *rpc.Client, n int64, data []byte, last bool) error {
+		Write: func(ctx context.Context, n int64, data []byte, last bool) error {
 			_, err := rpc.Do(ctx, queries, egressbroker.ConnectionWriteQuery, egressbroker.ConnectionWriteRequest{ConnectionID: q.ConnectionID, N: n, Data: data, Close: last})
 			return err
 		},

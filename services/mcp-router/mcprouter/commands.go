@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -60,7 +62,7 @@ func (s *Service) start(cfg *events.ServerAdded) func(context.Context) (io.ReadW
 		if !ok {
 			return nil, errors.New("no call needs the server")
 		}
-		c, err := s.launch(ctx, w, cfg)
+		c, err := launch(ctx, s.env.Queries.In(w.Event.Tenant), w, cfg)
 		var own *rpc.Error
 		if errors.As(err, &own) {
 			err = &upstream.Error{Code: own.Code, Message: "the server was not started: " + own.Message, Cause: err}
@@ -72,22 +74,36 @@ func (s *Service) start(cfg *events.ServerAdded) func(context.Context) (io.ReadW
 	}
 }
 
-// launch starts a server in a sandbox, by an instance of the session-runner. Errors of the
-// query are *rpc.Error.
-func (s *Service) launch(ctx context.Context, w *execute.Work, cfg *events.ServerAdded) (*command, error) {
-	queries := s.env.Queries.In(w.Event.Tenant)
-	at, err := queries.Running(ctx, services.SessionRunner)
+// elsewhere are the codes of errors after which another instance of the session-runner may start a
+// server: that instance may have another host, or not end.
+var elsewhere = []string{contract.CodeImageMissing, contract.CodeSandboxUnavailable, contract.CodeTooManySandboxes, contract.CodeUnavailable}
+
+// launch starts a server in a sandbox, by the first instance of the session-runner that can.
+// Errors of the queries are *rpc.Error. queries sends for the tenant of the call.
+func launch(ctx context.Context, queries *rpc.Client, w *execute.Work, cfg *events.ServerAdded) (c *command, err error) {
+	all, err := queries.Running(ctx, services.SessionRunner)
 	if err != nil {
 		return nil, err
 	}
+	for _, i := range rand.Perm(len(all)) {
+		if c, err = launchAt(ctx, queries, all[i], w, cfg); err == nil || !slices.Contains(elsewhere, rpc.CodeOf(err)) {
+			break
+		}
+	}
+	return c, err
+}
+
+// launchAt is launch by one instance.
+func launchAt(ctx context.Context, queries *rpc.Client, at rpc.Instance, w *execute.Work, cfg *events.ServerAdded) (*command, error) {
 	q := sessionrunner.ServerStartRequest{CallID: w.Call.ID, ConnectionID: emit.NewID(contract.IDConnection), Server: cfg.Name, Session: w.Event.Session, Settings: cfg.CallID}
+	writes := queries.To(at.Name)
 	conn, err := tunnel.Dial(ctx, &tunnel.Dialer{
-		Queries: queries.To(at[0].Name), Limit: commandStart, Silence: commandSilence, Every: commandWrite,
-		Write: func(ctx context.Context, queries *rpc.Client, n int64, data []byte, last bool) error {
-			_, err := rpc.Do(ctx, queries, sessionrunner.ServerWriteQuery, sessionrunner.ServerWriteRequest{ConnectionID: q.ConnectionID, N: n, Data: data, Close: last})
+		Queries: queries.At(at), Limit: commandStart, Silence: commandSilence, Every: commandWrite,
+		Write: func(ctx context.Context, n int64, data []byte, last bool) error {
+			_, err := rpc.Do(ctx, writes, sessionrunner.ServerWriteQuery, sessionrunner.ServerWriteRequest{ConnectionID: q.ConnectionID, N: n, Data: data, Close: last})
 			return err
 		},
-		Broken: func(err error) error { return fmt.Errorf("%s: %w", at[0].Name, err) },
+		Broken: func(err error) error { return fmt.Errorf("%s: %w", at.Name, err) },
 	}, sessionrunner.ServerStartQuery, q)
 	if err != nil {
 		return nil, err

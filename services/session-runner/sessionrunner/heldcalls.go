@@ -81,7 +81,7 @@ func (h *holder) handle(ctx context.Context, w *execute.Work) execute.Result {
 	}
 	switch c.kind {
 	case kindCreate:
-		return h.create(ctx, c, *w.Intent.Sandbox)
+		return create(ctx, h, c, *w.Intent.Sandbox)
 	case kindList:
 		return h.list(c)
 	}
@@ -224,7 +224,7 @@ func (h *holder) list(c *heldCall) execute.Result {
 }
 
 // create creates a sandbox on this instance.
-func (h *holder) create(ctx context.Context, c *heldCall, most contract.Sandbox) execute.Result {
+func create(ctx context.Context, h *holder, c *heldCall, most contract.Sandbox) execute.Result {
 	b, res := h.hold(ctx, c, most)
 	if b == nil {
 		return res
@@ -342,7 +342,7 @@ func least(want, most int64) int64 {
 }
 
 // begun records that a command of a call starts. Otherwise the result has an error code.
-func (h *holder) begun(ctx context.Context, c *heldCall) execute.Result {
+func begun(ctx context.Context, h *holder, c *heldCall) execute.Result {
 	s := c.sandbox
 	err := h.change(ctx, c.tenant, s.ID, s.Seq, contract.EventSandboxExecStarted, c.cause, func(now *held.Sandbox) (canon.Document, error) {
 		d, err := now.Start(c.id, c.id)
@@ -365,7 +365,7 @@ func (h *holder) begun(ctx context.Context, c *heldCall) execute.Result {
 // exec runs a command, and waits for its end unless the call detaches it.
 func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
 	s := c.sandbox
-	if res := h.begun(ctx, c); res.ErrorCode != "" {
+	if res := begun(ctx, h, c); res.ErrorCode != "" {
 		return res
 	}
 	wall := c.wall

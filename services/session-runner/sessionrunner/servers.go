@@ -13,6 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
+	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/running"
@@ -43,6 +44,7 @@ const (
 type servers struct {
 	h     *holder // nil if no held sandboxes are offered
 	calls *running.Checker
+	cell  func(context.Context) (handle.Cell, error) // current state of the cell
 	set   tunnel.Set
 }
 
@@ -76,7 +78,7 @@ func (s *servers) start(ctx context.Context, q *events.ServerStartRequest, w io.
 	defer remove()
 	b, res := s.h.hold(ctx, c, *most)
 	if b != nil {
-		res = s.h.begun(ctx, c)
+		res = begun(ctx, s.h, c)
 	}
 	if res.ErrorCode != "" {
 		s.end(ctx, c, b)
@@ -215,7 +217,7 @@ func (s *servers) settings(ctx context.Context, q *events.ServerStartRequest, a 
 		}
 		return cfg, mismatch(q, cfg)
 	}
-	cell, err := s.h.env.Cell.Now(ctx)
+	cell, err := s.cell(ctx)
 	if err != nil {
 		return nil, err
 	}

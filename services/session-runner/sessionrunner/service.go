@@ -147,7 +147,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	} else {
 		serveNoView(env.Transport)
 	}
-	s.servers = &servers{h: s.held, calls: running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)}
+	s.servers = &servers{h: s.held, cell: env.Cell.Now, calls: running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)}
 	s.servers.serve(env.Transport)
 	if len(s.PackKeys) > 0 {
 		tools = append(tools, packTools...)
