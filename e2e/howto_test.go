@@ -339,11 +339,11 @@ func withReceiver(t *testing.T, work string) ([]string, []string) {
 	return withMesh(harness.Options{Env: []string{"BINNACLE_JOB_WEBHOOK=" + hook.URL}})(t, work)
 }
 
-// withServer is the setup for pages that require a running mesh, and an MCP server at
-// 127.0.0.1:9000.
+// withServer is the setup for pages that require a running mesh with the image servers, and an MCP
+// server at 127.0.0.1:9000.
 func withServer(t *testing.T, work string) ([]string, []string) {
 	up := newUpstream(t, "127.0.0.1:0", "127.0.0.1")
-	env, replace := withMesh(harness.Options{})(t, work)
+	env, replace := withMesh(harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + serverImages(t), "BINNACLE_WARM=0"}})(t, work)
 	return env, append(replace, "127.0.0.1:9000", up.host)
 }
 
