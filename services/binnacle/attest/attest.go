@@ -67,6 +67,7 @@ type Edit struct {
 	Tenant  string `json:"tenant"` // of the actor and the session
 	Actor   string `json:"actor"`
 	Session string `json:"session"`
+	Kind    string `json:"kind"`    // of the call; clientkind.Shell for a command line, whose hooks compared the files of the workspace
 	Receipt string `json:"receipt"` // id
 	Verdict string `json:"verdict"`
 	Time    string `json:"time"`
@@ -257,7 +258,7 @@ func (x *collector) recorded(e *contract.Event, r *contract.Recorded) {
 		if err != nil || !filepath.IsLocal(rel) || f.Stated != nil && !*f.Stated {
 			continue
 		}
-		edit := Edit{stated: f.Stated != nil, workspace: workspace, Path: filepath.ToSlash(rel), Before: f.Before, After: f.After, Tenant: e.Tenant, Actor: e.Actor, Session: e.Session, Receipt: r.Receipt.ID, Verdict: r.Receipt.Verdict, Time: e.Time, lamport: e.Lamport}
+		edit := Edit{stated: f.Stated != nil, workspace: workspace, Path: filepath.ToSlash(rel), Before: f.Before, After: f.After, Tenant: e.Tenant, Actor: e.Actor, Session: e.Session, Kind: r.Effect.Tool, Receipt: r.Receipt.ID, Verdict: r.Receipt.Verdict, Time: e.Time, lamport: e.Lamport}
 		if has(f.BeforeText, f.Before) && has(f.AfterText, f.After) {
 			edit.before, edit.after = f.BeforeText, f.AfterText
 		}

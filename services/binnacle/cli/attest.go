@@ -320,7 +320,7 @@ func maker(e *attest.Edit) string {
 	if e == nil {
 		return "unattributed"
 	}
-	return e.Time + "  " + e.Tenant + "  " + e.Actor + "  " + e.Receipt
+	return e.Time + "  " + e.Tenant + "  " + e.Actor + "  " + e.Kind + "  " + e.Receipt
 }
 
 // lines returns the ranges of lines of a hunk, as in a unified diff: of the lines that are removed
