@@ -15,8 +15,9 @@ import (
 
 // TestAttest shows which hunks a verifier attributes to the edits of an agent in two sessions:
 // none that a person changed, and none of an edit between whose hooks a person or the other
-// session changed the file too. The contents are too long for an event. A bundle with changed
-// content is rejected.
+// session changed the file too. The contents are too long for an event. Files that a command line
+// changed, created and deleted are attributed to its call, unless a person changed them afterwards or
+// they are ignored. A bundle with changed content is rejected.
 func TestAttest(t *testing.T) {
 	t.Run("one process", func(t *testing.T) { attested(t, harness.One(t, harness.Options{})) })
 	t.Run("one process per service", func(t *testing.T) { attested(t, harness.Processes(t, harness.Options{})) })
@@ -43,14 +44,18 @@ func attested(t *testing.T, m *harness.Mesh) {
 		}
 		a.write(t, filepath.Join("work", name), strings.Replace(string(b), from, to, 1))
 	}
-	hook := func(event, session, name, from, to string) {
+	tool := func(event, session, name, tool string, input map[string]any) {
 		t.Helper()
-		doc := strings.Replace(hookDocument(event, name+session, "Edit", map[string]any{"file_path": file(name), "old_string": from, "new_string": to}, a.work), `"one"`, `"`+session+`"`, 1)
+		doc := strings.Replace(hookDocument(event, name+session, tool, input, a.work), `"one"`, `"`+session+`"`, 1)
 		cmd := exec.CommandContext(t.Context(), bin, "hook", "run", "claude-code", "--content")
 		cmd.Dir, cmd.Env, cmd.Stdin = a.work, a.env, strings.NewReader(doc)
 		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 			t.Fatalf("%s %s: %v %s", event, name, err, out)
 		}
+	}
+	hook := func(event, session, name, from, to string) {
+		t.Helper()
+		tool(event, session, name, "Edit", map[string]any{"file_path": file(name), "old_string": from, "new_string": to})
 	}
 	if err := os.Remove(file(".git")); err != nil {
 		t.Fatal(err)
@@ -59,6 +64,11 @@ func attested(t *testing.T, m *harness.Mesh) {
 	for _, name := range []string{"a", "b", "c"} {
 		a.write(t, filepath.Join("work", name), text.String())
 	}
+	for _, name := range []string{"changed", "deleted", "person"} {
+		a.write(t, filepath.Join("work", name), "one\n")
+	}
+	a.write(t, "work/.gitignore", "*.log\n")
+	a.write(t, "work/run.log", "one\n")
 	git("add", ".")
 	git("commit", "-qm", "base")
 	git("switch", "-qc", "change")
@@ -77,7 +87,14 @@ func attested(t *testing.T, m *harness.Mesh) {
 	hook("PostToolUse", "s2", "c", "line 99\n", "OTHER\n")
 	replace("c", "line 9\n", "AGENT\n")
 	hook("PostToolUse", "s1", "c", "line 9\n", "AGENT\n")
-	git("commit", "-qam", "change")
+	script := map[string]any{"command": "echo two | tee changed created person run.log other >out.log; rm deleted; mkdir -p sub/dir; echo new > sub/dir/file"}
+	tool("PreToolUse", "s3", "sh", "Bash", script)
+	a.run(t, nil, "sh", "-c", script["command"].(string))
+	tool("PostToolUse", "s3", "sh", "Bash", script)
+	a.write(t, "work/person", "three\n") // after the hooks of the command line
+	a.write(t, "work/hand", "by hand\n")
+	git("add", ".")
+	git("commit", "-qm", "change")
 
 	bundle := filepath.Join(t.TempDir(), "pr.json")
 	cli(t, m, "attest", "pr", "--dir", a.work, "--base", "main", "--out", bundle)
@@ -87,6 +104,7 @@ func attested(t *testing.T, m *harness.Mesh) {
 		Files        []struct {
 			Path       string
 			Attributed bool
+			Chain      []struct{ Kind string }
 			Hunks      []struct {
 				Line int
 				Edit *struct{ Session string }
@@ -96,9 +114,12 @@ func attested(t *testing.T, m *harness.Mesh) {
 	if err := json.Unmarshal([]byte(cli(t, m, verify...)), &out); err != nil {
 		t.Fatal(err)
 	}
-	var got []string
+	var got, whole []string
 	sessions := map[string]string{} // in the order in which they occur
 	for _, f := range out.Files {
+		if f.Attributed && len(f.Chain) == 1 && f.Chain[0].Kind == "client.shell" {
+			whole = append(whole, f.Path)
+		}
 		for _, h := range f.Hunks {
 			by := "none"
 			if h.Edit != nil {
@@ -110,8 +131,11 @@ func attested(t *testing.T, m *harness.Mesh) {
 			got = append(got, fmt.Sprintf("%s:%d=%s", f.Path, h.Line, by))
 		}
 	}
-	if want := "a:9=s1 a:5001=none b:9=none b:99=none c:9=none c:99=s2"; strings.Join(got, " ") != want || out.Unattributed != 3 {
+	if want := "a:9=s1 a:5001=none b:9=none b:99=none c:9=none c:99=s2 hand:1=none person:1=none"; strings.Join(got, " ") != want || out.Unattributed != 5 {
 		t.Errorf("%q, %d unattributed, want %q", got, out.Unattributed, want)
+	}
+	if want := "changed created deleted other sub/dir/file"; strings.Join(whole, " ") != want {
+		t.Errorf("attributed to the command line: %q, want %q", whole, want)
 	}
 
 	var doc struct {

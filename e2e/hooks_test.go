@@ -143,7 +143,8 @@ func hookDocument(event, id, tool string, input map[string]any, dir string) stri
 }
 
 // TestHookDocuments shows what the hook answers and records: a tool that waits for approval is
-// denied with the call's id, and runs once after a person has granted it; a tool that ran with
+// denied with the call's id, and runs once after a person has granted it; a tool that ran after the
+// client asked its own user is recorded with its escalated call; a tool that ran with
 // another input than the permitted one, or without a decision, is recorded as such; a tool of an
 // MCP server has a kind of its own; and while the gateway is not running, a tool is denied or,
 // with --when-away=watch, runs, and the outcomes are reported when the gateway runs again.
@@ -195,6 +196,23 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 		}
 	}
 
+	// A tool that ran because the client's user said yes is recorded with the escalated call, and the
+	// next one waits for another call.
+	yes := map[string]any{"command": "npm install yes"}
+	out, err := hook("PreToolUse", "y1", "Bash", yes, "--ask")
+	if err != nil || !strings.Contains(out, `"permissionDecision":"ask"`) {
+		t.Fatalf("with --ask: %q %v", out, err)
+	}
+	asked := out[strings.Index(out, "c-"):]
+	asked = asked[:strings.IndexByte(asked, ':')]
+	permitted("PostToolUse", "y1", "Bash", yes, "--ask")
+	if out := denied("waits for approval", "y2", "Bash", yes); strings.Contains(out, asked) {
+		t.Errorf("the call of the client's own ask is used again: %s", out)
+	}
+	if line := lineOf(cli(t, m, "search", "actor=coder", "--limit", "1000", "-o", "jsonl"), "ran_after_client_ask"); !strings.Contains(line, asked) {
+		t.Errorf("the record of the client's own ask does not name %s: %s", asked, line)
+	}
+
 	permitted("PreToolUse", "t2", "Bash", map[string]any{"command": "ls"})
 	permitted("PostToolUse", "t2", "Bash", map[string]any{"command": "cat other"})
 	if _, err := hook("PostToolUse", "t3", "Bash", map[string]any{"command": "ls"}); err != nil {
@@ -232,7 +250,7 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 
 	calls := hookedCalls(t, m, "coder")
 	calls = slices.DeleteFunc(calls, func(c hooked) bool { return c.Verdict == "DENY" })
-	want := []hooked{{Kind: "client.shell", Status: "succeeded"}, {Kind: "client.shell", Status: "failed", Code: "executed_other_args"}, {Kind: "client.session", Status: "succeeded"}, {Kind: "client.shell", Status: "succeeded"}, {Kind: "client.file.read", Status: "succeeded"}}
+	want := []hooked{{Kind: "client.shell", Status: "succeeded"}, {Kind: "client.session", Status: "succeeded"}, {Kind: "client.shell", Status: "failed", Code: "executed_other_args"}, {Kind: "client.session", Status: "succeeded"}, {Kind: "client.shell", Status: "succeeded"}, {Kind: "client.file.read", Status: "succeeded"}}
 	if len(calls) != len(want) {
 		t.Fatalf("%+v", calls)
 	}

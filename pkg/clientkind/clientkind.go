@@ -82,7 +82,7 @@ var declared = []struct{ kind, class, description, required, properties string }
 	{WebFetch, "E1", "A page that a coding agent fetches.", `"host","url"`, `"host":{"type":"string"},"url":{"type":"string"}`},
 	{WebSearch, "E1", "A search on the web by a coding agent.", `"query"`, `"query":{"type":"string"}`},
 	{Subagent, "E1", "An agent that a coding agent starts.", `"prompt_digest","type"`, `"prompt_digest":{"type":"string"},"type":{"type":"string"}`},
-	{Session, "E0", "An event of a session of a coding agent.", `"event"`, `"event":{"type":"string"},"prompt_digest":{"type":"string"},"transcript_digest":{"type":"string"}`},
+	{Session, "E0", "An event of a session of a coding agent.", `"event"`, `"call_id":{"type":"string"},"event":{"type":"string"},"input_digest":{"type":"string"},"output_digest":{"type":"string"},"prompt_digest":{"type":"string"},"transcript_digest":{"type":"string"}`},
 	{Other, "E3", "A tool of a coding agent that has no kind of its own.", `"input","tool"`, `"input":{},"tool":{"type":"string"}`},
 	{mcp, "E3", "A tool of an MCP server that a coding agent calls itself.", `"input","server","tool"`, `"input":{},"server":{"type":"string"},"tool":{"type":"string"}`},
 }
@@ -90,7 +90,7 @@ var declared = []struct{ kind, class, description, required, properties string }
 // outcome is the schema of the outputs that hooks report. The member released
 // is set in the output of a call that was proposed without the intention to
 // report its outcome.
-const outcome = `{"type":"object","additionalProperties":false,"properties":{"bytes":{"type":"integer"},"content":{},"files":{"type":"array","items":{"type":"object","additionalProperties":false,"required":["path"],"properties":{"after":{"type":"string"},"after_text":{"type":"string"},"before":{"type":"string"},"before_text":{"type":"string"},"path":{"type":"string"},"stated":{"type":"boolean"}}}},"input_digest":{"type":"string"},"output_digest":{"type":"string"},"ran_digest":{"type":"string"},"released":{"const":true}}}`
+const outcome = `{"type":"object","additionalProperties":false,"properties":{"bytes":{"type":"integer"},"content":{},"files":{"type":"array","items":{"type":"object","additionalProperties":false,"required":["path"],"properties":{"after":{"type":"string"},"after_text":{"type":"string"},"before":{"type":"string"},"before_text":{"type":"string"},"path":{"type":"string"},"stated":{"type":"boolean"}}}},"files_error":{"type":"string"},"files_omitted":{"type":"integer"},"input_digest":{"type":"string"},"output_digest":{"type":"string"},"ran_digest":{"type":"string"},"released":{"const":true}}}`
 
 // Tools returns the tools of the kinds, for the executor that registers them. The caller
 // owns the slice.

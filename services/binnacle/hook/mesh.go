@@ -41,6 +41,8 @@ type Decision struct {
 	ArgsDigest string `json:"args_digest"`
 	Repeated   bool   `json:"handed_out_before"` // the intent was handed out before, so the tool may have run
 	Pending    bool   `json:"-"`                 // the call waits for approval
+
+	waiting string // name of the file that stores a call that waits
 }
 
 // Refusal is the error for a call that policy denied, or for another request that the mesh
@@ -98,34 +100,38 @@ var errNoMesh = fmt.Errorf("%w", ErrAway)
 // and for the response to a report.
 const decisionWait = 10 * time.Second
 
-// Decide proposes a call and waits for its decision; if people must approve the call, it waits for
-// at most wait, and then returns a Decision with Pending. The error is a *Refusal if policy denied
-// the call or the mesh rejected the request, wraps ErrAway if the mesh did not decide, and is that
-// of m.Token if there is no token.
-func (m *Mesh) Decide(ctx context.Context, p *Proposal, wait time.Duration) (*Decision, error) {
+// Decide proposes a call and waits for its decision; if people must approve the call, it returns a
+// Decision with Pending. The error is a *Refusal if policy denied the call or the mesh rejected the
+// request, wraps ErrAway if the mesh did not decide, and is that of m.Token if there is no token.
+func (m *Mesh) Decide(ctx context.Context, p *Proposal) (*Decision, error) {
 	body := map[string]any{"kind": p.Kind, "tool": p.Kind, "args": p.Args, "report_within_ms": p.ReportWithin.Milliseconds()}
-	return m.await(ctx, body, http.Header{"X-Binnacle-Session": {p.Session}, "Idempotency-Key": {p.Key}}, wait)
+	return m.decide(ctx, body, http.Header{"X-Binnacle-Session": {p.Session}, "Idempotency-Key": {p.Key}, "Prefer": {"respond-async"}}, decisionWait)
 }
 
-// TakeUp waits for the decision on a call that was proposed earlier, as Decide does. The error is
-// also a *Refusal if there is no such call of the token's principal, or its outcome was reported.
+// TakeUp returns the decision on a call that was proposed earlier, and waits for at most wait if
+// people must approve it. The errors are those of Decide, and a *Refusal if there is no such call of
+// the token's principal, or its outcome was reported.
 func (m *Mesh) TakeUp(ctx context.Context, call string, wait time.Duration) (*Decision, error) {
-	return m.await(ctx, map[string]any{"call_id": call}, http.Header{}, wait)
+	until := time.Now().Add(wait)
+	d, err := m.decide(ctx, map[string]any{"call_id": call}, http.Header{"Prefer": {"respond-async"}}, decisionWait)
+	if err != nil || !d.Pending || time.Until(until) < time.Second {
+		return d, err
+	}
+	return m.Await(ctx, call, time.Until(until))
 }
 
-// await sends the first request for a decision, and, for at most wait, further ones while people
-// must approve the call. Its errors are those of Decide and TakeUp.
-func (m *Mesh) await(ctx context.Context, body map[string]any, h http.Header, wait time.Duration) (*Decision, error) {
-	until := time.Now().Add(wait)
-	h.Set("Prefer", "respond-async")
-	d, err := m.decide(ctx, body, h, decisionWait)
-	for err == nil && d.Pending && time.Until(until) >= time.Second {
-		call := d.CallID
-		if d, err = m.decide(ctx, map[string]any{"call_id": call}, http.Header{}, min(time.Until(until), time.Minute)); errors.Is(err, errNoMesh) {
-			err = fmt.Errorf("%w, and the call %s waits for approval", ErrAway, call) // the mesh has answered once
+// Await waits for at most wait, which is at least a second, until people have voted on a call. The
+// errors are those of TakeUp, except that none wraps errNoMesh: the mesh has answered once.
+func (m *Mesh) Await(ctx context.Context, call string, wait time.Duration) (*Decision, error) {
+	for until := time.Now().Add(wait); ; {
+		d, err := m.decide(ctx, map[string]any{"call_id": call}, http.Header{}, min(time.Until(until), time.Minute))
+		if errors.Is(err, errNoMesh) {
+			err = fmt.Errorf("%w, and the call %s waits for approval", ErrAway, call)
+		}
+		if err != nil || !d.Pending || time.Until(until) < time.Second {
+			return d, err
 		}
 	}
-	return d, err
 }
 
 func (m *Mesh) decide(ctx context.Context, body map[string]any, h http.Header, wait time.Duration) (*Decision, error) {

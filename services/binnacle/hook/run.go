@@ -120,6 +120,11 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 		return unreported(err)
 	}
 	defer func() { _ = room.drop() }() // what remains is removed by sweep
+	if before, err := loadPermit(room.path); err == nil && before.Asked != "" { // the client's answer was for an earlier run of this hook
+		if err := os.Remove(room.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return unreported(err)
+		}
+	}
 	d, err := r.decide(ctx, name, e, p, wait)
 	var refused *Refusal
 	switch {
@@ -131,11 +136,17 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 		return Verdict{Reason: "denied, because there is no decision: " + err.Error()}
 	case d.Pending:
 		reason := fmt.Sprintf("the call waits for approval as %s: a person grants it with `binnacle approvals grant %s --reason WHY`; then try again", d.CallID, d.CallID)
+		if r.Ask && client.Asks() {
+			if err := room.save(&permit{Input: e.inputDigest(), Asked: d.CallID, Waiting: d.waiting}); err != nil {
+				return unreported(err)
+			}
+		}
 		return Verdict{Ask: r.Ask, Reason: reason}
 	}
-	permit := permit{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: filesBefore(act, r.Content)}
+	permit := permit{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: filesBefore(act, r.Content), Tree: r.treeBefore(ctx, act, place.Workspace, room.path)}
 	if err := room.save(&permit); err != nil {
-		return unreported(err)
+		o := Outcome{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Status: contract.Failed, ErrorCode: contract.CodeAgentToolFailed, ErrorMessage: "the tool did not run, because its permit could not be stored"}
+		return unreported(errors.Join(err, r.Mesh.Report(ctx, &o)))
 	}
 	return Verdict{Allowed: true}
 }
@@ -147,7 +158,8 @@ func unreported(err error) Verdict {
 
 // after reports the outcome of a tool call, or writes it into the journal if no policy decided the
 // call. If the tool ran without a permit, after records that as an event of the session and returns
-// an error.
+// an error. If it ran after the client has asked its user, after records that as an event of the
+// session, too, since the mesh has handed out no intent.
 func (r *Runner) after(ctx context.Context, name string, place *action.Place, e *Event) error {
 	path := r.permitPath(name, e)
 	p, err := loadPermit(path)
@@ -157,7 +169,13 @@ func (r *Runner) after(ctx context.Context, name string, place *action.Place, e 
 	if err != nil {
 		return err
 	}
+	if p.Asked != "" {
+		return errors.Join(r.afterAsk(ctx, name, place, e, p, path), r.flush(ctx))
+	}
 	o := r.outcome(p, e)
+	if p.Tree {
+		r.addChanges(ctx, o, place.Workspace, path)
+	}
 	if p.Action != "" {
 		return errors.Join(r.watched(name, e, p, o), r.flush(ctx))
 	}
@@ -168,6 +186,17 @@ func (r *Runner) after(ctx context.Context, name string, place *action.Place, e 
 		return err
 	}
 	return r.flush(ctx)
+}
+
+// afterAsk records that a tool ran after the client has asked its user. The escalated call is not
+// taken up later: it stands for this use of the tool, even if a person has granted it meanwhile.
+func (r *Runner) afterAsk(ctx context.Context, name string, place *action.Place, e *Event, p *permit, path string) error {
+	for _, used := range []string{filepath.Join(r.State, "waiting", filepath.Base(p.Waiting)), path} {
+		if err := os.Remove(used); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return r.record(ctx, name, e, place.AfterAsk(p.Asked, e.inputDigest(), action.Digest(e.Response)))
 }
 
 // maxContent is the maximum number of bytes of an output whose content is reported. The mesh rejects
@@ -196,6 +225,26 @@ func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 	return o
 }
 
+// addChanges adds to an outcome the files that a command line has changed in the workspace, how many
+// of them it omits, and why it has none, if they could not be determined. The outcome of a tool that
+// failed has no output, and so no files.
+func (r *Runner) addChanges(ctx context.Context, o *Outcome, workspace, permit string) {
+	if o.Output == nil {
+		_ = os.Remove(r.treePath(permit)) // otherwise sweep removes it
+		return
+	}
+	changes, omitted, err := r.treeAfter(ctx, workspace, permit)
+	if len(changes) > 0 {
+		o.Output["files"] = changes
+	}
+	if omitted > 0 {
+		o.Output["files_omitted"] = omitted
+	}
+	if err != nil {
+		o.Output["files_error"] = err.Error()
+	}
+}
+
 // session records an event of the session, with the digest of the transcript if the session, a turn
 // or a subagent ends, reports the stored outcomes, and removes old permits.
 func (r *Runner) session(ctx context.Context, name string, place *action.Place, e *Event) error {
@@ -212,7 +261,7 @@ func (r *Runner) session(ctx context.Context, name string, place *action.Place, 
 func (r *Runner) record(ctx context.Context, name string, e *Event, act *action.Action) error {
 	key := action.Digest(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%d", name, e.Session, e.Name, e.CallID, time.Now().UnixNano()))
 	p := &Proposal{Kind: act.Kind, Args: act.Args, Session: sessionName(name, e.Session), Key: key, ReportWithin: time.Minute}
-	d, err := r.Mesh.Decide(ctx, p, 0)
+	d, err := r.Mesh.Decide(ctx, p)
 	if r.Watch && errors.Is(err, errNoMesh) {
 		return r.locked(func(j *journal.Journal) error { return j.Append(*began(p)) })
 	}

@@ -23,6 +23,12 @@ type permit struct {
 	ArgsDigest string       `json:"args_digest"`
 	Input      string       `json:"input_digest"`
 	Files      []fileBefore `json:"files,omitempty"`
+	Tree       bool         `json:"tree,omitempty"` // the state of the workspace before the tool is stored, too
+
+	// Asked is the id of the escalated call about which the client was to ask its user. The mesh has
+	// permitted nothing. Waiting is the name of the file of the call; see approvals.
+	Asked   string `json:"asked,omitempty"`
+	Waiting string `json:"waiting,omitempty"`
 
 	// The members of the permit of an action that no policy decided, because the mesh was
 	// away; see Runner.Watch.
@@ -81,9 +87,15 @@ func reserve(path string, size int) (*reserved, error) {
 // further one on file systems that write in place.
 func (r *reserved) save(doc any) error {
 	b, err := json.Marshal(doc)
-	if err == nil {
-		_, err = r.f.WriteAt(b, 0)
+	if err != nil {
+		return errors.Join(err, r.drop())
 	}
+	return r.write(b)
+}
+
+// write stores bytes as save does.
+func (r *reserved) write(b []byte) error {
+	_, err := r.f.WriteAt(b, 0)
 	if err == nil {
 		err = r.f.Truncate(int64(len(b)))
 	}
@@ -136,12 +148,13 @@ func loadPermit(path string) (*permit, error) {
 
 // permitsFor is how long a permit is stored if no hook reports the end of its tool, for example
 // because the user of the client rejected it. It is also how long waiting calls and spent keys are
-// stored.
+// stored, and the states of workspaces.
 const permitsFor = 7 * 24 * time.Hour
 
-// sweep removes the permits, the waiting calls and the spent keys that are older than permitsFor.
+// sweep removes the permits, the states of workspaces, the waiting calls and the spent keys that are
+// older than permitsFor.
 func (r *Runner) sweep() (err error) {
-	for _, folder := range []string{"permits", "waiting", "spent"} {
+	for _, folder := range []string{"permits", "trees", "waiting", "spent"} {
 		dir := filepath.Join(r.State, folder)
 		list, failed := os.ReadDir(dir)
 		if failed != nil && !errors.Is(failed, fs.ErrNotExist) {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
@@ -31,12 +32,9 @@ type waiting struct {
 	Key    string `json:"key"` // Idempotency-Key of its proposal
 }
 
-// approvals stores the calls of a mesh that wait for approval, and the Idempotency-Keys that are not
-// to be used again.
-type approvals struct {
-	mesh  *Mesh
-	state string // folder
-}
+// approvals stores, in the folder state, the calls that wait for approval, and the Idempotency-Keys
+// that are not to be used again.
+type approvals struct{ state string }
 
 // waitingPath returns the file of the call that waits for approval of an action. There is one for
 // each mesh, principal, client and session, and for each tool, input and normalised action, which
@@ -58,7 +56,7 @@ func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal,
 	if err != nil {
 		return nil, err
 	}
-	a := &approvals{r.Mesh, r.State}
+	a := &approvals{r.State}
 	path, err := a.waitingPath(owner, name, e, p)
 	if err != nil {
 		return nil, err
@@ -66,22 +64,53 @@ func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal,
 	if _, err := os.Stat(a.spentPath(p.Key)); err == nil {
 		p.Key = freshKey(p.Key)
 	}
-	d, err := a.takeUp(ctx, path, p.Key, wait)
-	if d != nil || err != nil {
-		return d, err
+	d, err := a.takeUp(ctx, path, p.Key, r.Mesh.TakeUp, wait)
+	if d == nil && err == nil {
+		d, err = r.proposeStored(ctx, name, e, p, a, path, time.Until(until))
 	}
-	if d, err = r.propose(ctx, name, e, p, a, time.Until(until)); err != nil || !d.Pending {
-		return d, err
+	if d != nil {
+		d.waiting = filepath.Base(path)
 	}
-	return d, saveJSON(path, &waiting{CallID: d.CallID, Key: p.Key})
+	return d, err
 }
+
+// proposeStored proposes a new call, after it has reserved space for the file of one that waits. If
+// people must approve the call, proposeStored stores it before it waits, so that a later hook takes it
+// up if this one is killed meanwhile.
+func (r *Runner) proposeStored(ctx context.Context, name string, e *Event, p *Proposal, a *approvals, path string, wait time.Duration) (*Decision, error) {
+	until := time.Now().Add(wait)
+	room, err := reserve(path, waitingSize)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = room.drop() }() // what remains is removed by sweep
+	d, err := r.propose(ctx, name, e, p, a)
+	if err != nil || !d.Pending {
+		return d, err
+	}
+	if err := room.save(&waiting{CallID: d.CallID, Key: p.Key}); err != nil || time.Until(until) < time.Second {
+		return d, err
+	}
+	call := d.CallID
+	d, err = a.takeUp(ctx, path, p.Key, r.Mesh.Await, time.Until(until))
+	var refused *Refusal
+	switch {
+	case e.NoID && errors.As(err, &refused): // the next tool call with this input is decided again
+		err = errors.Join(err, a.spend(p.Key))
+	case d == nil && err == nil:
+		err = fmt.Errorf("the call %s has ended, or another tool call uses its approval; try again", call)
+	}
+	return d, err
+}
+
+// waitingSize is the space in bytes for a waiting call.
+const waitingSize = 512
 
 // propose proposes a new call. If the client gave the tool call no id, its Idempotency-Key is also
 // that of earlier calls with the same input in the session. If the key leads to such a call and that
-// has ended, propose proposes another one with a new key.
-func (r *Runner) propose(ctx context.Context, name string, e *Event, p *Proposal, a *approvals, wait time.Duration) (*Decision, error) {
-	until := time.Now().Add(wait)
-	d, err := r.Mesh.Decide(ctx, p, wait)
+// has ended, propose proposes another one with a new key. It does not wait for people.
+func (r *Runner) propose(ctx context.Context, name string, e *Event, p *Proposal, a *approvals) (*Decision, error) {
+	d, err := r.Mesh.Decide(ctx, p)
 	if !e.NoID {
 		return d, err
 	}
@@ -93,7 +122,7 @@ func (r *Runner) propose(ctx context.Context, name string, e *Event, p *Proposal
 	}
 	if used {
 		p.Key = freshKey(p.Key)
-		d, err = r.Mesh.Decide(ctx, p, time.Until(until))
+		d, err = r.Mesh.Decide(ctx, p)
 	}
 	if errors.As(err, &refused) { // the next tool call with this input is decided again
 		err = errors.Join(err, a.spend(p.Key))
@@ -101,13 +130,13 @@ func (r *Runner) propose(ctx context.Context, name string, e *Event, p *Proposal
 	return d, err
 }
 
-// takeUp takes up the call that is stored in a file: it waits for at most wait for its approval. It
-// returns a Decision with Pending if the call still waits, and nil without an error if no call is
-// stored or the stored one can no longer be used, for example because another hook has taken it up or
-// its intent has expired. The error is a *Refusal if policy denied the call. takeUp removes the file
+// takeUp takes up the call that is stored in a file: it waits for at most wait for its approval, by
+// Mesh.TakeUp or Mesh.Await. It returns a Decision with Pending if the call still waits, and nil
+// without an error if no call is stored or the stored one can no longer be used, for example because
+// another hook has taken it up or its intent has expired. The error is a *Refusal if policy denied the call. takeUp removes the file
 // unless the call can be taken up later; it sends no request if what it has to store cannot be
 // stored. key is the Idempotency-Key of the tool call for which the call is taken up.
-func (a *approvals) takeUp(ctx context.Context, path, key string, wait time.Duration) (*Decision, error) {
+func (a *approvals) takeUp(ctx context.Context, path, key string, await func(context.Context, string, time.Duration) (*Decision, error), wait time.Duration) (*Decision, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -124,7 +153,7 @@ func (a *approvals) takeUp(ctx context.Context, path, key string, wait time.Dura
 		return nil, err
 	}
 	defer func() { _ = spent.drop() }() // what remains is removed by sweep
-	d, err := a.mesh.TakeUp(ctx, w.CallID, wait)
+	d, err := await(ctx, w.CallID, wait)
 	if err == nil && d.Pending || err != nil && !isOver(err) {
 		return d, err
 	}

@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -9,6 +10,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
 )
 
 const (
@@ -274,20 +280,101 @@ func TestWaitingState(t *testing.T) {
 	if err := os.Chtimes(names[0], long, long); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&approvals{r.Mesh, r.State}).spend("k"); err != nil {
+	if err := (&approvals{r.State}).spend("k"); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.sweep(); err != nil || files(t, r, "waiting") != 0 || files(t, r, "spent") != 1 {
 		t.Errorf("%v, %d waiting, %d spent", err, files(t, r, "waiting"), files(t, r, "spent"))
 	}
-	r, _, work = newRunner(t, reply(202, pendingOne))
+	r, g, work = newRunner(t, reply(202, pendingOne))
 	if err := os.MkdirAll(r.State, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(r.State, "waiting"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, `"deny"`) {
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, `"deny"`) || len(g.requests) > 0 {
+		t.Errorf("%+v %q", a, g.paths())
+	}
+}
+
+// TestWaitingKilled checks that a call is stored before the hook waits for its approval: if the hook
+// is killed meanwhile, the next attempt of the model uses the call.
+func TestWaitingKilled(t *testing.T) {
+	killed, kill := context.WithCancel(t.Context())
+	var r *Runner
+	r, g, work := newRunner(t, reply(202, pendingOne), func() (int, string, error) {
+		if files(t, r, "waiting") != 1 {
+			t.Error("the call is not stored")
+		}
+		kill()
+		return silent()
+	})
+	r.Wait = time.Minute
+	if a := r.Handle(killed, "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, `"deny"`) {
+		t.Errorf("%+v", a)
+	}
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, map[string]any{"tool_use_id": "u2"})); a != (Answer{}) || len(g.requests) != 3 || g.requests[2].body["call_id"] != "c1" {
+		t.Errorf("%+v %q", a, g.paths())
+	}
+	r, g, work = newRunner(t, reply(202, pendingOne), reply(500, `{"error":{"message":"m","code":"outcome_unknown"}}`))
+	r.Wait = time.Minute
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, "the call c1 has ended") || len(g.requests) != 2 || files(t, r, "waiting") != 0 {
+		t.Errorf("%+v %q", a, g.paths())
+	}
+}
+
+// TestPermitNotStored checks that a tool whose permit cannot be stored is denied, and that the
+// outcome of its call says so.
+func TestPermitNotStored(t *testing.T) {
+	var r *Runner
+	r, g, work := newRunner(t, func() (int, string, error) {
+		if err := os.Mkdir(r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u1"}), 0o700); err != nil {
+			t.Error(err)
+		}
+		return 200, allow, nil
+	})
+	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, `"deny"`) || len(g.requests) != 2 || g.requests[1].body["status"] != contract.Failed {
+		t.Errorf("%+v %+v", a, g.requests)
+	}
+}
+
+// TestAfterAsk checks that a tool that ran after its client has asked its user is recorded with the
+// escalated call, which no other tool call uses; and that an answer for an earlier run of the hook
+// is not used.
+func TestAfterAsk(t *testing.T) {
+	r, g, work := newRunner(t, reply(202, pendingOne))
+	r.Ask, r.Wait = true, time.Minute
+	handle := func(event, id string) Answer {
+		return r.Handle(t.Context(), "claude-code", hookDocument(t, event, work, map[string]any{"tool_use_id": id, "tool_response": "out"}))
+	}
+	if a := handle("PreToolUse", "u1"); !strings.Contains(a.Stdout, `"ask"`) || files(t, r, "waiting") != 1 {
+		t.Errorf("%+v", a)
+	}
+	if a := handle("PostToolUse", "u1"); a != (Answer{}) || len(g.requests) != 3 || files(t, r, "waiting")+files(t, r, "permits") != 0 {
+		t.Errorf("%+v %q", a, g.paths())
+	}
+	args, _ := g.requests[1].body["args"].(map[string]any)
+	if g.requests[1].body["kind"] != "client.session" || args["event"] != "ran_after_client_ask" || args["call_id"] != "c1" || args["input_digest"] != action.Digest([]byte(`{"command":"ls"}`)) || args["output_digest"] != action.Digest([]byte(`"out"`)) {
+		t.Errorf("%v", g.requests[1].body)
+	}
+	b, err := json.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range clientkind.Tools("llm-router") {
+		if tool.Kind == clientkind.Session {
+			if bad := new(toolschema.Checker).Input("d", &tool, b); bad != "" {
+				t.Error("policy would refuse it:", bad)
+			}
+		}
+	}
+	g.answers = []func() (int, string, error){reply(202, `{"call_id":"c2"}`), refuse(403)}
+	handle("PreToolUse", "u2")
+	if last := g.requests[3]; last.body["kind"] != "client.shell" {
+		t.Errorf("the next tool call: %v", last.body)
+	}
+	if a := handle("PreToolUse", "u2"); !strings.Contains(a.Stdout, `"deny"`) || files(t, r, "permits") != 0 {
 		t.Errorf("%+v", a)
 	}
 }

@@ -18,6 +18,8 @@ type Action struct {
 	Args  map[string]any
 	Files []string // absolute paths of the files that the action changes, if the client named them
 
+	MayChange bool // the action is a command line that may change files that it does not name
+
 	result func(path string, before []byte) ([][]byte, bool) // see Result; nil if unknown
 }
 
@@ -54,6 +56,12 @@ func (p *Place) Session(event, prompt, transcriptDigest string) *Action {
 		args["transcript_digest"] = transcriptDigest
 	}
 	return p.action(clientkind.Session, args)
+}
+
+// AfterAsk returns the action that records that a tool ran after its client has asked its user about
+// the escalated call.
+func (p *Place) AfterAsk(call, inputDigest, outputDigest string) *Action {
+	return p.action(clientkind.Session, map[string]any{"event": "ran_after_client_ask", "call_id": call, "input_digest": inputDigest, "output_digest": outputDigest})
 }
 
 // value returns raw unchanged if it is JSON, nil if it is empty, and otherwise its text.
@@ -135,7 +143,9 @@ func shellAction(p *Place, in map[string]any) *Action {
 		at.CWD = p.locate(p.CWD, dir).Path
 	}
 	l := at.Shell(command)
-	return at.action(clientkind.Shell, map[string]any{"command": command, "commands": l.Commands, "reads": l.Reads, "writes": l.Writes, "hosts": l.Hosts, "opaque": l.Opaque})
+	a := at.action(clientkind.Shell, map[string]any{"command": command, "commands": l.Commands, "reads": l.Reads, "writes": l.Writes, "hosts": l.Hosts, "opaque": l.Opaque})
+	a.MayChange = l.mayChange()
+	return a
 }
 
 // joined returns the command line of an argument list, or "" if an argument is

@@ -40,6 +40,11 @@ const (
 	unknownArg  = "\x00" // stands for an argument that is not known until the command runs
 )
 
+// mayChange reports whether the line may change files.
+func (l *Line) mayChange() bool {
+	return len(l.Writes)+len(l.Opaque) > 0 || slices.ContainsFunc(l.Commands, func(c Command) bool { return c.Effect != EffectNone && c.Effect != EffectRead })
+}
+
 // scanner collects the commands of a line.
 type scanner struct {
 	*Place
