@@ -120,7 +120,8 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 		return unreported(err)
 	}
 	defer func() { _ = room.drop() }() // what remains is removed by sweep
-	if before, err := loadPermit(room.path); err == nil && before.Asked != "" { // the client's answer was for an earlier run of this hook
+	// If this hook ran before, its client asked its user about that run, and not about this one.
+	if before, err := loadPermit(room.path); err == nil && before.Asked != "" {
 		if err := os.Remove(room.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return unreported(err)
 		}

@@ -62,7 +62,7 @@ type Config struct {
 	OIDC         config.OIDC       // identity provider at which persons log in; none without an issuer
 	OAuth        config.OAuth      // programs that may obtain logins by authorization codes
 	PublicURL    string            // URL under which browsers reach the gateways; empty means that of each request
-	ApprovalPage string            // URL of the page for approvers that clients of MCP are offered, in which {call} stands for the id of a call; empty for none
+	ApprovalPage string            // URL of the page for approvers that clients of MCP and the approval webhook are offered, in which {call} stands for the id of a call; empty for none
 	WebhookKey   []byte            // HMAC-SHA256 key of the webhooks' signatures; if Webhook or JobWebhook is set, at least 16 bytes
 	// Passwords is the path of the file of passwords (see package password), which need not
 	// exist. It is read at each login. Empty means that no person has a password.
@@ -261,7 +261,7 @@ func (s *Service) reactors() (out []react.Reactor) {
 			}}
 	}
 	if s.Webhook != "" {
-		hook := &approvals.Webhook{Endpoint: to(egress.EndpointApprovalWebhook, s.Webhook), Emit: s.env.Emit, Durable: s.env.Conn.Durable}
+		hook := &approvals.Webhook{Endpoint: to(egress.EndpointApprovalWebhook, s.Webhook), Emit: s.env.Emit, Durable: s.env.Conn.Durable, Page: s.ApprovalPage}
 		out = append(out, hook.Reactor())
 	}
 	if s.JobWebhook != "" {

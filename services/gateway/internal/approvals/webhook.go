@@ -3,6 +3,8 @@ package approvals
 import (
 	"context"
 	"math"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
@@ -21,6 +23,7 @@ type Webhook struct {
 	// Durable waits until the escalation, and all else that this process has read, is
 	// synced to disk.
 	Durable func(context.Context) error
+	Page    string // URL of the operator's page for approvers, in which {call} stands for the id of a call; empty for none
 }
 
 // Work is the consumer of escalations for Webhook.Notify. An escalation is redelivered
@@ -36,7 +39,8 @@ func (s *Webhook) Reactor() react.Reactor {
 // Notify posts one escalation to the webhook. It returns nil if the webhook accepts the
 // escalation or the time to vote has passed, an error that wraps react.ErrPermanent if the
 // event is not an escalation, and otherwise the error of the attempt. A webhook may receive
-// an escalation more than once; the body has the same id each time.
+// an escalation more than once; the body has the same id each time. The response is no vote,
+// whatever it contains: a person votes with a credential of its own.
 func (s *Webhook) Notify(ctx context.Context, e *contract.Event) error {
 	var x contract.Escalated
 	if err := contract.Decode(e.Data, &x); err != nil {
@@ -48,10 +52,12 @@ func (s *Webhook) Notify(ctx context.Context, e *contract.Event) error {
 	if err := s.Durable(ctx); err != nil {
 		return err
 	}
+	at := "/api/v1/approvals/" + e.CallID
 	return s.Post(ctx, e.Tenant, e.ID, &notice{
 		Type: "approval.requested", ID: e.ID, CallID: e.CallID, Session: e.Session, Tenant: e.Tenant,
 		Actor: e.Actor, OnBehalfOf: x.Call.OnBehalfOf, Kind: x.Call.Kind, Tool: x.Call.Tool, Reason: x.Decision.ReasonCode,
-		Rules: x.Rules, Since: e.Time, Expires: x.Expires, Digest: contract.Digest(&x.Decision), Votes: "/api/v1/approvals/" + e.CallID + "/votes",
+		Rules: x.Rules, Since: e.Time, Expires: x.Expires, Digest: contract.Digest(&x.Decision), Votes: at + "/votes", Approval: at,
+		Page: strings.ReplaceAll(s.Page, "{call}", url.PathEscape(e.CallID)),
 	})
 }
 
@@ -71,5 +77,7 @@ type notice struct {
 	Since      string                  `json:"since"`
 	Expires    string                  `json:"expires"`
 	Digest     string                  `json:"decision_digest"`
-	Votes      string                  `json:"votes"` // path to vote at
+	Votes      string                  `json:"votes"`          // path to vote at
+	Approval   string                  `json:"approval"`       // path of the call with its arguments and votes
+	Page       string                  `json:"page,omitempty"` // of the operator, for approvers
 }
