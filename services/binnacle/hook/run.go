@@ -126,7 +126,7 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 			return unreported(err)
 		}
 	}
-	d, err := r.decide(ctx, name, e, p, wait)
+	d, err := r.decide(ctx, name, e, p, room, wait)
 	var refused *Refusal
 	switch {
 	case errors.As(err, &refused):

@@ -64,6 +64,7 @@ func saveJSON(path string, doc any) error {
 type reserved struct {
 	path string   // of the document
 	f    *os.File // temporary, in the folder of path; nil after save and drop
+	size int
 }
 
 // reserve reserves space for a document of size bytes in a file that only its owner can access.
@@ -76,7 +77,7 @@ func reserve(path string, size int) (*reserved, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reserved{path, f}
+	r := &reserved{path, f, size}
 	if _, err := f.Write(bytes.Repeat([]byte{' '}, size)); err != nil {
 		return nil, errors.Join(err, r.drop())
 	}
@@ -91,6 +92,21 @@ func (r *reserved) save(doc any) error {
 		return errors.Join(err, r.drop())
 	}
 	return r.write(b)
+}
+
+// saveAt stores a document as save does, but at another path on the same file system, and reserves
+// space for the first path again.
+func (r *reserved) saveAt(path string, doc any) error {
+	own := r.path
+	r.path = path
+	if err := r.save(doc); err != nil {
+		return err
+	}
+	again, err := reserve(own, r.size)
+	if err == nil {
+		*r = *again
+	}
+	return err
 }
 
 // write stores bytes as save does.

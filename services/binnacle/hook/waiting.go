@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/action"
 )
 
@@ -46,9 +47,10 @@ func (a *approvals) waitingPath(owner, name string, e *Event, p *Proposal) (stri
 
 // decide obtains the decision on a proposal: that on the call that an earlier hook stored for the
 // same action or, if there is none that can be used, that on a new call. If people must approve the
-// call, decide waits for at most wait, and then leaves the call stored. It may change p.Key. The
-// errors are those of Mesh.Decide, Mesh.TakeUp and the file system.
-func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal, wait time.Duration) (*Decision, error) {
+// call, decide waits for at most wait, and then leaves the call stored. room is the space for the
+// permit, in which decide stores nothing. It may change p.Key. The errors are those of Mesh.Decide,
+// Mesh.TakeUp and the file system.
+func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal, room *reserved, wait time.Duration) (*Decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait+decisionMargin)
 	defer cancel()
 	until := time.Now().Add(wait)
@@ -66,7 +68,7 @@ func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal,
 	}
 	d, err := a.takeUp(ctx, path, p.Key, r.Mesh.TakeUp, wait)
 	if d == nil && err == nil {
-		d, err = r.proposeStored(ctx, name, e, p, a, path, time.Until(until))
+		d, err = r.proposeStored(ctx, name, e, p, a, path, room, time.Until(until))
 	}
 	if d != nil {
 		d.waiting = filepath.Base(path)
@@ -74,21 +76,18 @@ func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal,
 	return d, err
 }
 
-// proposeStored proposes a new call, after it has reserved space for the file of one that waits. If
-// people must approve the call, proposeStored stores it before it waits, so that a later hook takes it
-// up if this one is killed meanwhile.
-func (r *Runner) proposeStored(ctx context.Context, name string, e *Event, p *Proposal, a *approvals, path string, wait time.Duration) (*Decision, error) {
+// proposeStored proposes a new call. If people must approve the call, proposeStored stores it in the
+// space of room before it waits, so that a later hook takes it up if this one is killed meanwhile.
+func (r *Runner) proposeStored(ctx context.Context, name string, e *Event, p *Proposal, a *approvals, path string, room *reserved, wait time.Duration) (*Decision, error) {
 	until := time.Now().Add(wait)
-	room, err := reserve(path, waitingSize)
-	if err != nil {
+	if err := private.Mkdir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	defer func() { _ = room.drop() }() // what remains is removed by sweep
 	d, err := r.propose(ctx, name, e, p, a)
 	if err != nil || !d.Pending {
 		return d, err
 	}
-	if err := room.save(&waiting{CallID: d.CallID, Key: p.Key}); err != nil || time.Until(until) < time.Second {
+	if err := room.saveAt(path, &waiting{CallID: d.CallID, Key: p.Key}); err != nil || time.Until(until) < time.Second {
 		return d, err
 	}
 	call := d.CallID
@@ -102,9 +101,6 @@ func (r *Runner) proposeStored(ctx context.Context, name string, e *Event, p *Pr
 	}
 	return d, err
 }
-
-// waitingSize is the space in bytes for a waiting call.
-const waitingSize = 512
 
 // propose proposes a new call. If the client gave the tool call no id, its Idempotency-Key is also
 // that of earlier calls with the same input in the session. If the key leads to such a call and that
