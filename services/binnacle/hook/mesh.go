@@ -120,17 +120,48 @@ func (m *Mesh) TakeUp(ctx context.Context, call string, wait time.Duration) (*De
 	return m.Await(ctx, call, time.Until(until))
 }
 
-// Await waits for at most wait, which is at least a second, until people have voted on a call. The
-// errors are those of TakeUp, except that none wraps errNoMesh: the mesh has answered once.
+// Await repeats a request that failed up to attempts times in succession, with a pause before each,
+// for example because a gateway has ended and another one has to take its place.
+const (
+	attempts = 20
+	pause    = 500 * time.Millisecond
+)
+
+// Await waits for at most wait, which is at least a second, until people have voted on a call. It
+// repeats requests that the mesh does not answer, but not if the mesh is silent until the end of the
+// time for one. The errors are those of TakeUp, except that none wraps errNoMesh: the mesh has
+// answered once.
 func (m *Mesh) Await(ctx context.Context, call string, wait time.Duration) (*Decision, error) {
-	for until := time.Now().Add(wait); ; {
-		d, err := m.decide(ctx, map[string]any{"call_id": call}, http.Header{}, min(time.Until(until), time.Minute))
+	until := time.Now().Add(wait)
+	for failed := 0; ; {
+		began, within := time.Now(), min(time.Until(until), time.Minute)
+		d, err := m.decide(ctx, map[string]any{"call_id": call}, http.Header{}, within)
+		pending := err == nil && d.Pending
+		away := errors.Is(err, ErrAway) && !isOver(err) && failed < attempts && time.Since(began) < within
+		if pending {
+			failed = 0
+		}
+		if away {
+			failed++
+			sleep(ctx, pause)
+		}
+		if (pending || away) && time.Until(until) >= time.Second && ctx.Err() == nil {
+			continue
+		}
 		if errors.Is(err, errNoMesh) {
 			err = fmt.Errorf("%w, and the call %s waits for approval", ErrAway, call)
 		}
-		if err != nil || !d.Pending || time.Until(until) < time.Second {
-			return d, err
-		}
+		return d, err
+	}
+}
+
+// sleep returns after d or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
 	}
 }
 

@@ -144,7 +144,7 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 		}
 		return Verdict{Ask: r.Ask, Reason: reason}
 	}
-	permit := permit{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: filesBefore(act, r.Content), Tree: r.treeBefore(ctx, act, place.Workspace, room.path)}
+	permit := permit{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: filesBefore(act, r.Content), Tree: trees(filepath.Join(r.State, "trees")).before(ctx, act, place.Workspace, room.path)}
 	if err := room.save(&permit); err != nil {
 		o := Outcome{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Status: contract.Failed, ErrorCode: contract.CodeAgentToolFailed, ErrorMessage: "the tool did not run, because its permit could not be stored"}
 		return unreported(errors.Join(err, r.Mesh.Report(ctx, &o)))
@@ -175,7 +175,7 @@ func (r *Runner) after(ctx context.Context, name string, place *action.Place, e 
 	}
 	o := r.outcome(p, e)
 	if p.Tree {
-		r.addChanges(ctx, o, place.Workspace, path)
+		trees(filepath.Join(r.State, "trees")).addTo(ctx, o, place.Workspace, path)
 	}
 	if p.Action != "" {
 		return errors.Join(r.watched(name, e, p, o), r.flush(ctx))
@@ -224,26 +224,6 @@ func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 		o.Output["content"] = e.Response
 	}
 	return o
-}
-
-// addChanges adds to an outcome the files that a command line has changed in the workspace, how many
-// of them it omits, and why it has none, if they could not be determined. The outcome of a tool that
-// failed has no output, and so no files.
-func (r *Runner) addChanges(ctx context.Context, o *Outcome, workspace, permit string) {
-	if o.Output == nil {
-		_ = os.Remove(r.treePath(permit)) // otherwise sweep removes it
-		return
-	}
-	changes, omitted, err := r.treeAfter(ctx, workspace, permit)
-	if len(changes) > 0 {
-		o.Output["files"] = changes
-	}
-	if omitted > 0 {
-		o.Output["files_omitted"] = omitted
-	}
-	if err != nil {
-		o.Output["files_error"] = err.Error()
-	}
 }
 
 // session records an event of the session, with the digest of the transcript if the session, a turn

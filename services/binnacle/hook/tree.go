@@ -16,36 +16,37 @@ import (
 // treeWithin is how long a hook before or after a command line reads the files of the workspace.
 const treeWithin = 2 * time.Second
 
-// treePath returns the file of the state of a workspace before the tool call whose permit is in the
-// named file.
-func (r *Runner) treePath(permit string) string {
-	return filepath.Join(r.State, "trees", filepath.Base(permit))
-}
+// trees stores the states of workspaces, in a folder.
+type trees string
 
-// treeBefore stores the state of the workspace for an action that may change files that it does not
+// path returns the file of the state of a workspace before the tool call whose permit is in the
+// named file.
+func (s trees) path(permit string) string { return filepath.Join(string(s), filepath.Base(permit)) }
+
+// before stores the state of the workspace for an action that may change files that it does not
 // name. It reports whether there is one: the workspace may be no work tree of git, or too large, in
 // which case the files that the action changes remain unattributed.
-func (r *Runner) treeBefore(ctx context.Context, act *action.Action, workspace, permit string) bool {
+func (s trees) before(ctx context.Context, act *action.Action, workspace, permit string) bool {
 	if !act.MayChange {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, treeWithin)
 	defer cancel()
-	latest := r.treePath(nameOf("latest\x00" + workspace))
+	latest := s.path(nameOf("latest\x00" + workspace))
 	last, _ := loadTree(latest) // without it, every file is read
 	t, err := worktree.Read(ctx, workspace, last)
 	if err != nil {
 		return false
 	}
-	return saveTree(t, r.treePath(permit), latest) == nil
+	return saveTree(t, s.path(permit), latest) == nil
 }
 
-// treeAfter returns the files that differ from the stored state of a workspace, the number of
+// after returns the files that differ from the stored state of a workspace, the number of
 // further ones that may differ, and why there is neither.
-func (r *Runner) treeAfter(ctx context.Context, workspace, permit string) (changes []fileChange, omitted int, err error) {
+func (s trees) after(ctx context.Context, workspace, permit string) (changes []fileChange, omitted int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, treeWithin)
 	defer cancel()
-	path := r.treePath(permit)
+	path := s.path(permit)
 	before, err := loadTree(path)
 	if err != nil {
 		return nil, 0, errors.New("the state of the workspace before the tool cannot be read")
@@ -59,6 +60,26 @@ func (r *Runner) treeAfter(ctx context.Context, workspace, permit string) (chang
 		}
 	}
 	return changes, omitted, errors.Join(err, os.Remove(path))
+}
+
+// addTo adds to an outcome the files that a command line has changed in the workspace, how many of
+// them it omits, and why it has none, if they could not be determined. The outcome of a tool that
+// failed has no output, and so no files.
+func (s trees) addTo(ctx context.Context, o *Outcome, workspace, permit string) {
+	if o.Output == nil {
+		_ = os.Remove(s.path(permit)) // otherwise sweep removes it
+		return
+	}
+	changes, omitted, err := s.after(ctx, workspace, permit)
+	if len(changes) > 0 {
+		o.Output["files"] = changes
+	}
+	if omitted > 0 {
+		o.Output["files_omitted"] = omitted
+	}
+	if err != nil {
+		o.Output["files_error"] = err.Error()
+	}
 }
 
 func loadTree(path string) (*worktree.Tree, error) {

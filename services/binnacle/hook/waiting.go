@@ -33,9 +33,12 @@ type waiting struct {
 	Key    string `json:"key"` // Idempotency-Key of its proposal
 }
 
-// approvals stores, in the folder state, the calls that wait for approval, and the Idempotency-Keys
-// that are not to be used again.
-type approvals struct{ state string }
+// approvals stores, in the folder state, the calls of a mesh that wait for approval, and the
+// Idempotency-Keys that are not to be used again.
+type approvals struct {
+	mesh  *Mesh
+	state string
+}
 
 // waitingPath returns the file of the call that waits for approval of an action. There is one for
 // each mesh, principal, client and session, and for each tool, input and normalised action, which
@@ -58,7 +61,7 @@ func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal,
 	if err != nil {
 		return nil, err
 	}
-	a := &approvals{r.State}
+	a := &approvals{r.Mesh, r.State}
 	path, err := a.waitingPath(owner, name, e, p)
 	if err != nil {
 		return nil, err
@@ -66,9 +69,9 @@ func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal,
 	if _, err := os.Stat(a.spentPath(p.Key)); err == nil {
 		p.Key = freshKey(p.Key)
 	}
-	d, err := a.takeUp(ctx, path, p.Key, r.Mesh.TakeUp, wait)
+	d, err := a.takeUp(ctx, path, p.Key, a.mesh.TakeUp, wait)
 	if d == nil && err == nil {
-		d, err = r.proposeStored(ctx, name, e, p, a, path, room, time.Until(until))
+		d, err = a.propose(ctx, e, p, path, room, time.Until(until))
 	}
 	if d != nil {
 		d.waiting = filepath.Base(path)
@@ -76,14 +79,13 @@ func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal,
 	return d, err
 }
 
-// proposeStored proposes a new call. If people must approve the call, proposeStored stores it in the
-// space of room before it waits, so that a later hook takes it up if this one is killed meanwhile.
-func (r *Runner) proposeStored(ctx context.Context, name string, e *Event, p *Proposal, a *approvals, path string, room *reserved, wait time.Duration) (*Decision, error) {
+// propose proposes a new call. If people must approve the call, propose stores it in the space of room before it waits, so that a later hook takes it up if this one is killed meanwhile.
+func (a *approvals) propose(ctx context.Context, e *Event, p *Proposal, path string, room *reserved, wait time.Duration) (*Decision, error) {
 	until := time.Now().Add(wait)
 	if err := private.Mkdir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	d, err := r.propose(ctx, name, e, p, a)
+	d, err := a.proposeOnce(ctx, e, p, room.path)
 	if err != nil || !d.Pending {
 		return d, err
 	}
@@ -91,7 +93,7 @@ func (r *Runner) proposeStored(ctx context.Context, name string, e *Event, p *Pr
 		return d, err
 	}
 	call := d.CallID
-	d, err = a.takeUp(ctx, path, p.Key, r.Mesh.Await, time.Until(until))
+	d, err = a.takeUp(ctx, path, p.Key, a.mesh.Await, time.Until(until))
 	var refused *Refusal
 	switch {
 	case e.NoID && errors.As(err, &refused): // the next tool call with this input is decided again
@@ -102,23 +104,24 @@ func (r *Runner) proposeStored(ctx context.Context, name string, e *Event, p *Pr
 	return d, err
 }
 
-// propose proposes a new call. If the client gave the tool call no id, its Idempotency-Key is also
+// proposeOnce proposes a new call. If the client gave the tool call no id, its Idempotency-Key is also
 // that of earlier calls with the same input in the session. If the key leads to such a call and that
-// has ended, propose proposes another one with a new key. It does not wait for people.
-func (r *Runner) propose(ctx context.Context, name string, e *Event, p *Proposal, a *approvals) (*Decision, error) {
-	d, err := r.Mesh.Decide(ctx, p)
+// has ended, proposeOnce proposes another one with a new key. It does not wait for people. permit is
+// the file of the permit of the tool call.
+func (a *approvals) proposeOnce(ctx context.Context, e *Event, p *Proposal, permit string) (*Decision, error) {
+	d, err := a.mesh.Decide(ctx, p)
 	if !e.NoID {
 		return d, err
 	}
 	var refused *Refusal
 	used := errors.As(err, &refused) && refused.Code == contract.CodeIntentUsed
 	if err == nil && d.Repeated { // handed out to an earlier run of this hook, whose permit is stored, or to a tool call that has ended
-		_, failed := os.Stat(r.permitPath(name, e))
+		_, failed := os.Stat(permit)
 		used = errors.Is(failed, fs.ErrNotExist)
 	}
 	if used {
 		p.Key = freshKey(p.Key)
-		d, err = r.Mesh.Decide(ctx, p)
+		d, err = a.mesh.Decide(ctx, p)
 	}
 	if errors.As(err, &refused) { // the next tool call with this input is decided again
 		err = errors.Join(err, a.spend(p.Key))

@@ -280,7 +280,7 @@ func TestWaitingState(t *testing.T) {
 	if err := os.Chtimes(names[0], long, long); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&approvals{r.State}).spend("k"); err != nil {
+	if err := (&approvals{r.Mesh, r.State}).spend("k"); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.sweep(); err != nil || files(t, r, "waiting") != 0 || files(t, r, "spent") != 1 {
@@ -321,6 +321,30 @@ func TestWaitingKilled(t *testing.T) {
 	r.Wait = time.Minute
 	if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil)); !strings.Contains(a.Stdout, "the call c1 has ended") || len(g.requests) != 2 || files(t, r, "waiting") != 0 {
 		t.Errorf("%+v %q", a, g.paths())
+	}
+}
+
+// TestAwaitAway checks that a hook that waits for people repeats requests that the mesh does not
+// answer, and denies the tool, also with Watch, if it does not return within some seconds.
+func TestAwaitAway(t *testing.T) {
+	failing := reply(503, `{"error":{"message":"m","code":"unavailable"}}`)
+	for name, c := range map[string]struct {
+		away int
+		want string
+	}{"returns": {attempts, ""}, "stays away": {attempts + 1, "the call c1 waits for approval"}} {
+		synctest.Test(t, func(t *testing.T) {
+			answers := []func() (int, string, error){reply(202, pendingOne), failing}
+			for range c.away - 1 {
+				answers = append(answers, away)
+			}
+			r, _, work := newRunner(t, answers...)
+			r.Wait, r.Watch = time.Minute, true
+			start := time.Now()
+			a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil))
+			if took := time.Since(start); c.want == "" && a != (Answer{}) || !strings.Contains(a.Stdout, c.want) || took > 11*time.Second {
+				t.Errorf("%s: %+v after %s", name, a, took)
+			}
+		})
 	}
 }
 
