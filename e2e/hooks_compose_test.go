@@ -21,7 +21,7 @@ func composeHooks(t *testing.T, m *harness.Mesh) {
 	cli(t, m, "principals", "register", "ann", "person")
 	cli(t, m, "roles", "grant", "ann", "approver")
 	a := newAgent(t, m, "coder")
-	a.install(t, "claude-code", "--project", a.work, "--wait", "2m")
+	a.install(t, "claude-code", "--project", a.work)
 	var settings struct {
 		Hooks map[string][]struct{ Hooks []struct{ Command string } }
 	}

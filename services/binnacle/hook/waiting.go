@@ -79,7 +79,8 @@ func (r *Runner) decide(ctx context.Context, name string, e *Event, p *Proposal,
 	return d, err
 }
 
-// propose proposes a new call. If people must approve the call, propose stores it in the space of room before it waits, so that a later hook takes it up if this one is killed meanwhile.
+// propose proposes a new call. If people must approve the call, propose stores it in the space of room
+// before it waits, so that a later hook takes it up if this one is killed meanwhile.
 func (a *approvals) propose(ctx context.Context, e *Event, p *Proposal, path string, room *reserved, wait time.Duration) (*Decision, error) {
 	until := time.Now().Add(wait)
 	if err := private.Mkdir(filepath.Dir(path)); err != nil {
@@ -132,9 +133,10 @@ func (a *approvals) proposeOnce(ctx context.Context, e *Event, p *Proposal, perm
 // takeUp takes up the call that is stored in a file: it waits for at most wait for its approval, by
 // Mesh.TakeUp or Mesh.Await. It returns a Decision with Pending if the call still waits, and nil
 // without an error if no call is stored or the stored one can no longer be used, for example because
-// another hook has taken it up or its intent has expired. The error is a *Refusal if policy denied the call. takeUp removes the file
-// unless the call can be taken up later; it sends no request if what it has to store cannot be
-// stored. key is the Idempotency-Key of the tool call for which the call is taken up.
+// another hook has taken it up or its intent has expired. The error is a *Refusal if policy denied
+// the call. takeUp removes the file unless the call can be taken up later; it sends no request if what
+// it has to store cannot be stored. key is the Idempotency-Key of the tool call for which the call is
+// taken up.
 func (a *approvals) takeUp(ctx context.Context, path, key string, await func(context.Context, string, time.Duration) (*Decision, error), wait time.Duration) (*Decision, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
