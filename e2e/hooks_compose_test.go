@@ -102,10 +102,3 @@ func composeHooks(t *testing.T, m *harness.Mesh) {
 	verifySession(t, m, calls[0].Session)
 	a.run(t, nil, harness.Bin(t, "binnacle"), "hook", "uninstall", "claude-code", "--project", a.work, "--yes")
 }
-
-// TestComposeHooks runs the checks of composeHooks on compose with two gateways.
-func TestComposeHooks(t *testing.T) {
-	m := harness.Compose(t, harness.Options{})
-	m.Scale("gateway=2")
-	composeHooks(t, m)
-}
