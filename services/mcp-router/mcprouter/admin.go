@@ -183,7 +183,7 @@ func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.Serve
 // the mesh does not offer. It uses a session of its own, because the settings may not be
 // in force yet.
 func (s *Service) listed(ctx context.Context, cfg *events.ServerAdded, h http.Header, out *changes) ([]contract.Tool, error) {
-	up := s.newUpstream(cfg)
+	up := newUpstream(s, cfg)
 	defer up.Close()
 	var docs []contract.Tool
 	err := up.Do(ctx, "", h, nil, func(ctx context.Context, x upstream.Session) error {

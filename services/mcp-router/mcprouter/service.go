@@ -119,12 +119,12 @@ func (s *Service) pool(cfg *events.ServerAdded) *pool {
 	if p != nil {
 		p.Close()
 	}
-	p = &pool{cfg, s.newUpstream(cfg)}
+	p = &pool{cfg, newUpstream(s, cfg)}
 	s.pools[cfg.Name] = p
 	return p
 }
 
-func (s *Service) newUpstream(cfg *events.ServerAdded) *upstream.Server {
+func newUpstream(s *Service, cfg *events.ServerAdded) *upstream.Server {
 	return upstream.New(upstream.Config{Name: cfg.Name, Start: s.start(cfg), URL: cfg.Url, SSE: cfg.Transport == server.SSE, Concurrency: int(cfg.Concurrency), Timeout: time.Duration(cfg.TimeoutMS) * time.Millisecond, Version: run.Version()})
 }
 

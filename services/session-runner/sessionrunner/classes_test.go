@@ -17,7 +17,7 @@ import (
 // without a bound, and of packs without a class, run at the same time; and that a call gives the
 // place in its class back when the queue for all sandboxes is full.
 func TestClassesRun(t *testing.T) {
-	for class, want := range map[string]time.Duration{"slow": 2 * running, "other": running, "": running} {
+	for class, want := range map[string]time.Duration{"slow": 2 * runTime, "other": runTime, "": runTime} {
 		bubble(t, false, func(t *testing.T, rs *runners) {
 			env, _ := rs.Env("session-runner", "session-runner-1")
 			classes, err := classQueues([]string{"slow=1"}, 4)
