@@ -348,6 +348,7 @@ func (w *world) run(o *op) {
 	switch {
 	case o.isAppend():
 		if w.strike(o.link, "before its append of "+o.subject, false) {
+			o.link.in = nil // what the client wrote later does not arrive either: a connection keeps the order
 			return
 		}
 		mute = !w.calm && w.rng.Float64() < w.odds.mute
