@@ -74,6 +74,11 @@ var plain = map[string]any{
 	// a connection of the sender, whose tenant and service are its own
 	"egress-broker.connect.connection_id": "FRESH", "egress-broker.connect.endpoint": "none", "egress-broker.connect.reference": nil,
 	"egress-broker.connection_write.close": nil, "egress-broker.connection_write.connection_id": "FRESH", "egress-broker.connection_write.data": nil, "egress-broker.connection_write.n": 1,
+	// the connection to a command, as above; TestMCPCommands has those of others
+	"session-runner.server_start.connection_id": "FRESH", "session-runner.server_start.server": "none", "session-runner.server_start.settings": "",
+	"session-runner.server_write.close": nil, "session-runner.server_write.connection_id": "FRESH", "session-runner.server_write.data": nil, "session-runner.server_write.n": 1,
+	// the name of a data subject, which each tenant has its own keys for
+	"X-Binnacle-Subject": nil, "mesh.content_keys.pseudonym": nil, "mesh.content_keys.subject": nil,
 	"putSecret.expires": nil, "putSecret.overlap_seconds": nil,
 	// how a call is made
 	"X-Binnacle-Timeout": nil, "Prefer": nil, "Anthropic-Version": nil, "kind": "tool.noop", "tool": nil, "args": map[string]any{}, "method": "noop", "params": map[string]any{},
@@ -84,7 +89,7 @@ var plain = map[string]any{
 	"X-Binnacle-Sandbox": nil,
 	// inputs that browsers send to the pages of logins, which are for the holder of a cookie:
 	// TestBrowserCookie
-	"showLogin.code": nil, "showDevice.code": nil, "showConsent.request": nil, "finishProviderLogin.code": nil, "finishProviderLogin.error": nil, "finishProviderLogin.iss": nil, "finishProviderLogin.state": nil,
+	"showLogin.code": nil, "showDevice.code": nil, "showApprovals.call": nil, "showConsent.request": nil, "finishProviderLogin.code": nil, "finishProviderLogin.error": nil, "finishProviderLogin.iss": nil, "finishProviderLogin.state": nil,
 	// requests and registrations of programs, which name no object of a tenant: TestAuthorizationCodeEverywhere
 	"authorize.client_id": "cli", "authorize.code_challenge": "x", "authorize.code_challenge_method": "S256", "authorize.redirect_uri": "http://127.0.0.1/callback", "authorize.resource": nil, "authorize.response_type": "code", "authorize.scope": nil, "authorize.state": nil,
 	"registerClient.client_id": nil, "registerClient.client_id_issued_at": nil, "registerClient.client_name": nil, "registerClient.grant_types": nil, "registerClient.redirect_uris": []any{"https://ide.example/"}, "registerClient.response_types": nil, "registerClient.token_endpoint_auth_method": nil,
@@ -100,8 +105,8 @@ var plain = map[string]any{
 	"validatePipeline.steps":  []any{map[string]any{"id": "s", "pack": "noop"}},
 	"policy.explain.decision": map[string]any{}, "policy.explain.proposal": map[string]any{}, // events, not ids
 	// the content of objects that are created or recorded
-	"all": nil, "document": map[string]any{"name": "x", "steps": []any{map[string]any{"id": "s", "pack": "noop"}}}, "inputs": nil, "pipeline": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "", "work.artifact_info.upload": "",
-	"vote": "grant", "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
+	"all": nil, "document": map[string]any{"name": "x", "steps": []any{map[string]any{"id": "s", "pack": "noop"}}}, "inputs": nil, "pipeline": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "", "work.artifact_info.upload": "", "work.artifact_part.upload": "", "work.artifact_part.offset": 0,
+	"vote": "grant", "passkey": nil, "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
 	"rubric": rubric, "value": "x", "approveDevice.code": "BCD-FGH-JKM", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
 	"models": nil, "rate_calls": nil, "rate_window": nil, "tags": nil, "format": nil, "redact": nil, "recipient": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",
 }

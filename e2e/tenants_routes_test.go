@@ -162,7 +162,8 @@ func (s *settlement) leaks(text, except string) string {
 }
 
 // sentBy has, for each query that the gateway does not send, a service that sends it.
-var sentBy = map[string]string{"audit.acted": "policy", "audit.transcript": "judge", "mesh.applied": "policy", "mesh.body": "judge", "mesh.sealed_value": "vault-broker"}
+var sentBy = map[string]string{"audit.acted": "policy", "audit.transcript": "judge", "mesh.applied": "policy", "mesh.body": "judge", "mesh.sealed_value": "vault-broker",
+	"session-runner.server_start": "mcp-router", "session-runner.server_write": "mcp-router", "work.artifact_part": "session-runner"}
 
 // answering maps each query that several services implement to the service that is
 // queried.
@@ -187,6 +188,11 @@ var unserved = map[string]string{
 	"session-runner.sandbox_call": "the session-runners offer no held sandboxes; TestHeldSandboxes shows the 404s of others",
 }
 
+// unavailable lists the queries for which the mesh of the test lacks something, with the reason.
+var unavailable = map[string]string{
+	"session-runner.server_start": "the session-runners offer no held sandboxes; TestMCPCommands starts servers",
+}
+
 // rejected lists the queries whose generated requests are invalid, with the reason.
 var rejected = map[string]string{
 	"policy.explain":         "the request contains events, which are not those of a call",
@@ -197,6 +203,7 @@ var rejected = map[string]string{
 var absent = map[string]string{
 	"egress-broker.connect":          "the mesh has no endpoint of this name; TestEndpoints shows connections to those that it has",
 	"egress-broker.connection_write": "the connection was not opened",
+	"session-runner.server_write":    "the connection was not opened",
 }
 
 // querySchema holds the members of a schema in schemas/queries that foreignQueries reads.
@@ -289,6 +296,9 @@ func (q foreignQuery) send(t *testing.T, querier *querier, a *settlement, tenant
 	}
 	if unserved[q.name] != "" {
 		want = contract.CodeQueryUnknown
+	}
+	if unavailable[q.name] != "" {
+		want = contract.CodeSandboxUnavailable
 	}
 	if rejected[q.name] != "" {
 		want = contract.CodeInvalidInput
