@@ -36,7 +36,7 @@ import (
 // TestQueries checks the requests and the JSON responses of every query between the
 // services of a running mesh against the query's schema. The test itself sends the
 // queries that a short session does not cause, with the identities of services, so
-// that every query is checked. Of two queries only the request is checked, and
+// that every query is checked. Of four queries only the request is checked, and
 // session-runner.sandbox_call is not sent.
 func TestQueries(t *testing.T) {
 	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // notices of approvals are sent by queries, too
@@ -226,9 +226,15 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 			t.Errorf("%s: %+v, %v", q.Verb, e, err)
 		}
 	}
-	// The first two queries succeed only in special circumstances, so an error also counts
-	// as their response. The third is sent between two session-runners (TestHeldSandboxes).
-	w.lacks("audit", "cosign", "audit", "late_report", "session-runner", "sandbox_call")
+	router := service(t, m, "mcp-router", 2)
+	if _, err := rpc.Bytes(t.Context(), router, sessionrunner.ServerStartQuery, sessionrunner.ServerStartRequest{CallID: waiting, ConnectionID: "c", Server: "none", Session: session}); rpc.CodeOf(err) != contract.CodeSandboxUnavailable {
+		t.Error(err)
+	}
+	do(t, router, sessionrunner.ServerWriteQuery, sessionrunner.ServerWriteRequest{ConnectionID: "c", N: 1}, contract.CodeNotFound)
+	// These queries succeed only in special circumstances, so an error also counts as their
+	// response (TestMCPCommands starts servers), except sandbox_call, which is sent between two
+	// session-runners (TestHeldSandboxes).
+	w.lacks("audit", "cosign", "audit", "late_report", "session-runner", "server_start", "session-runner", "server_write", "session-runner", "sandbox_call")
 }
 
 // lists sends queries whose responses have several parts. When it returns, a checkpoint
