@@ -27,7 +27,7 @@ type approver struct {
 	seen  chan string   // commands of the notices
 }
 
-// ServeHTTP verifies the notice, reads the arguments of the call and votes. Its response asks for the
+// ServeHTTP verifies the notice, reads the arguments of the call and votes. Its response contains the
 // opposite of the vote, which must have no effect.
 func (a *approver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
