@@ -247,7 +247,7 @@ func TestServerOAuth(t *testing.T) {
 			}
 			obtained := time.Now() // at the latest
 
-			time.Sleep(time.Until(obtained.Add(8500 * time.Millisecond))) // the token lives ten seconds, and is replaced two seconds before its end
+			time.Sleep(time.Until(obtained.Add(8500 * time.Millisecond))) // the token is valid for ten seconds, and is replaced two seconds before its end
 			before := p.issued().Counts["refresh_token"]
 			var wg sync.WaitGroup
 			for range 6 {

@@ -1,5 +1,5 @@
 // Package worktree finds the files of a git work tree that a command changes: it digests the files
-// before the command, and compares them with those after it. It knows the files that git tracks and
+// before the command, and compares them with those after it. It covers the files that git tracks and
 // the untracked ones that git does not ignore.
 package worktree
 

@@ -28,7 +28,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// CommandLine is the client_id of the command line, which every mesh knows.
+// CommandLine is the client_id of the command line, which every mesh accepts.
 const CommandLine = "cli"
 
 // Clients finds the programs that may request authorization codes: those of the configuration and,
