@@ -172,6 +172,11 @@ func streams(t *testing.T) {
 // fresh starts a new mesh with env in its environment, whose provider is the mock at up,
 // and returns it with the secret of a virtual key that has a budget.
 func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
+	return freshOf(t, "", up, env...)
+}
+
+// freshOf is like fresh, with the programs in the folder bin; "" means those of the repository.
+func freshOf(t *testing.T, bin, up string, env ...string) (*harness.Mesh, string) {
 	doc := filepath.Join(t.TempDir(), "llm.json")
 	b, err := json.Marshal(map[string]any{"providers": []any{map[string]any{"name": "mock", "base_url": up + "/v1", "limit": 8192}},
 		"prices": map[string]any{"version": "bench", "models": []any{map[string]any{"model": "mock/m", "input": 1, "output": 1}, map[string]any{"model": "mock/pace", "input": 1, "output": 1}, map[string]any{"model": "mock/slow", "input": 1, "output": 1}}}})
@@ -182,7 +187,7 @@ func fresh(t *testing.T, up string, env ...string) (*harness.Mesh, string) {
 		t.Fatal(err)
 	}
 	harness.WriteSecrets(t, doc, nil)
-	m := harness.One(t, harness.Options{LLM: doc, Env: env})
+	m := harness.One(t, harness.Options{LLM: doc, Env: env, Bin: bin})
 	out, err := m.AgreedKey("bench", "bench", "--budget", "1000000")
 	if err != nil {
 		t.Fatal(out, err)

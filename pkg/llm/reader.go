@@ -14,7 +14,7 @@ type reader struct {
 
 	hosted bool // a tool that the provider runs has been read
 
-	path [2 * 130]step // steps to the current member, for error messages
+	path []step // steps to the current member, for error messages; at most maxPath
 	deep int
 	err  error
 }
@@ -25,13 +25,16 @@ type step struct {
 	at   int
 }
 
+// maxPath is the number of steps that a path contains at most. Further steps are only counted.
+const maxPath = 260
+
 // push adds a step to the path. The caller removes it by decrementing r.deep.
 func (r *reader) push(s step) {
 	if r.err != nil {
 		return // keep the path of the error
 	}
-	if r.deep < len(r.path) {
-		r.path[r.deep] = s
+	if r.deep < maxPath {
+		r.path = append(r.path[:r.deep], s)
 	}
 	r.deep++
 }
