@@ -4,6 +4,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -36,9 +37,9 @@ const curveSessions = 1000
 // sessions.
 const sessionEvents = 400_000
 
-// record is the file to which growth writes its points, from which package curve draws
-// the pictures of docs/performance.md.
-var record = flag.String("record", "", "file to which the points of the growth curves are written")
+// record is the file of the points from which package curve draws the pictures of
+// docs/performance.md. growth and sessions replace those that they measure.
+var record = flag.String("record", "", "file in which the measured points of the growth curves replace those of earlier runs")
 
 // points are the measured points of the growth curves.
 var points []curve.Point
@@ -61,12 +62,21 @@ func growth(t *testing.T) {
 	}
 }
 
-// save writes the points that were measured so far to the file of the flag -record.
+// save adds the points that were measured so far to the file of the flag -record. It
+// replaces the file's points of the same measure and history.
 func save(t *testing.T) {
 	if *record == "" {
 		return
 	}
-	b, err := json.MarshalIndent(points, "", "  ")
+	var recorded []curve.Point
+	b, err := os.ReadFile(*record)
+	if err == nil {
+		err = json.Unmarshal(b, &recorded)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	b, err = json.MarshalIndent(curve.Merge(recorded, points), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +147,9 @@ func behind(t *testing.T, events, sessions int) {
 
 	m = p.start(t, "start after a clean stop", "<= 1 s more than empty with 1,000,000")
 	p.memory(t, m, "memory after a clean start", "<= 300 MiB with 422,000")
-	firstCalls(t, p.name("first call into an active session"), min(sessions, 500), history.SessionName, noop)
+	old, young := firstCalls(t, p.name("first call into an active session"), min(sessions, 500), history.SessionName, noop)
+	p.point("first call into an old session", "ms", old/1e3)
+	p.point("first call into a new session", "ms", young/1e3)
 	m.Kill("binnacle")
 	m = p.start(t, "start after SIGKILL", "")
 	p.stored(t)
@@ -167,8 +179,19 @@ func behind(t *testing.T, events, sessions int) {
 		p.start(t, "start without audit's folder", "").StopAll()
 	})
 	t.Run("refolded", p.refold)
+	if sessions > manyFirst+500 {
+		t.Run("many first calls", func(t *testing.T) {
+			m = harness.One(t, p.o)
+			firstCalls(t, p.name("first calls into active sessions"), manyFirst, func(i int) string { return history.SessionName(500 + i) }, noop)
+			m.StopAll()
+		})
+	}
 	save(t)
 }
+
+// manyFirst is the number of old sessions into which behind makes first calls after the
+// last start, if there are as many besides the 500 after the first start.
+const manyFirst = 20_000
 
 // refold measures the start after a SIGKILL many events after the last snapshot.
 func (p *past) refold(t *testing.T) {
@@ -197,6 +220,9 @@ func (p *past) stored(t *testing.T) {
 	add(row{Name: p.name("stored"), Durability: "process", Value: fmt.Sprintf("%d MiB in NATS, %d MiB in audit's folder", nats>>20, audit>>20)})
 	p.point("stored in NATS", "MiB", float64(nats)/(1<<20))
 	p.point("stored in audit's folder", "MiB", float64(audit)/(1<<20))
+	calls := float64(p.events / history.PerCall)
+	p.point("stored in NATS per call", "kB", float64(nats)/calls/1e3)
+	p.point("stored in audit's folder per call", "kB", float64(audit)/calls/1e3)
 }
 
 // launched starts a mesh and reports the time until it is ready, and the CPU time, which
@@ -241,8 +267,9 @@ func noopTime(t *testing.T, m *harness.Mesh, session string) time.Duration {
 }
 
 // firstCalls measures the first calls into n old sessions after a start, alternating
-// with the first calls into new ones. session returns the name of an old session.
-func firstCalls(t *testing.T, name string, n int, session func(int) string, noop func(session string) time.Duration) {
+// with the first calls into new ones. session returns the name of an old session. The
+// results are the medians of both, in microseconds.
+func firstCalls(t *testing.T, name string, n int, session func(int) string, noop func(session string) time.Duration) (oldP50, newP50 float64) {
 	for range 200 { // warm up on a session of its own
 		noop("s-warm")
 	}
@@ -255,9 +282,11 @@ func firstCalls(t *testing.T, name string, n int, session func(int) string, noop
 	mean := float64(sum(old)) / float64(sum(young))
 	slices.Sort(old)
 	slices.Sort(young)
-	add(row{Name: name + ": a new one", Durability: "process", Clients: 1, P50us: us(young, .5), P99us: us(young, .99)})
-	add(row{Name: name, Durability: "process", Clients: 1, P50us: us(old, .5), P99us: us(old, .99),
-		Value: fmt.Sprintf("%d sessions, p50 %.1f times a new one, all of them %.1f s: %.1f times; %s", n, us(old, .5)/us(young, .5), sum(old).Seconds(), mean, loadAverage(t)), Budget: "<= 1.5 times"})
+	oldP50, newP50 = us(old, .5), us(young, .5)
+	add(row{Name: name + ": a new one", Durability: "process", Clients: 1, P50us: newP50, P99us: us(young, .99)})
+	add(row{Name: name, Durability: "process", Clients: 1, P50us: oldP50, P99us: us(old, .99),
+		Value: fmt.Sprintf("%d sessions, p50 %.1f times a new one, all of them %.1f s: %.1f times; %s", n, oldP50/newP50, sum(old).Seconds(), mean, loadAverage(t)), Budget: "<= 1.5 times"})
+	return oldP50, newP50
 }
 
 // sum returns the sum of all times.

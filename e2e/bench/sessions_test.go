@@ -23,25 +23,54 @@ var ledger = flag.String("ledger", "", "folder in which TestBench/sessions keeps
 // subjects. The mesh is started twice: at the first start, every view is built from the written
 // events. The memory at the second one is that of the server in use: after the first calls into
 // old sessions, after calls of 16 clients into new ones, and after calls into old sessions of
-// all blocks.
+// all blocks. With fewer sessions, sessions measures the memory after the second start only.
 func sessions(t *testing.T) {
 	n := min(*longest, 1_000_000)
+	for _, fewer := range []int{1, 1000, 100_000} {
+		if fewer < n {
+			t.Run(fmt.Sprint(fewer), func(t *testing.T) {
+				o := harness.Options{Noop: true, Dir: t.TempDir(), Within: time.Hour}
+				unread(t, o, fewer)
+				firstStart(t, o, fewer)
+				m := served(t, o, fmt.Sprintf("start with %d sessions", fewer))
+				memoryOfServer(t, m, fewer)
+				m.StopAll()
+			})
+		}
+	}
 	o := harness.Options{Noop: true, Dir: *ledger, Within: time.Hour}
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
 	}
-	t.Run("write", func(t *testing.T) {
-		m := harness.Processes(t, o)
-		noopTime(t, m, "s-pattern")
-		m.StopAll()
-		if _, err := history.Write(t.Context(), o.Dir, history.Shape{Events: n * history.PerCall, Sessions: n}); err != nil {
-			t.Fatal(err)
-		}
-	})
-	t.Run("first", func(t *testing.T) {
-		served(t, o, fmt.Sprintf("first start with %d sessions that no view has read", n)).StopAll()
-	})
+	t.Run("write", func(t *testing.T) { unread(t, o, n) })
+	t.Run("first", func(t *testing.T) { firstStart(t, o, n) })
 	t.Run("start", func(t *testing.T) { inUse(t, o, n) })
+}
+
+// unread writes a ledger of n sessions with one call each.
+func unread(t *testing.T, o harness.Options, n int) {
+	m := harness.Processes(t, o)
+	noopTime(t, m, "s-pattern")
+	m.StopAll()
+	if _, err := history.Write(t.Context(), o.Dir, history.Shape{Events: n * history.PerCall, Sessions: n}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// firstStart measures the start at which every view is built from the events of n sessions.
+func firstStart(t *testing.T, o harness.Options, n int) {
+	served(t, o, fmt.Sprintf("first start with %d sessions that no view has read", n)).StopAll()
+}
+
+// memoryOfServer reports and records the memory of the NATS server 15 s after a start, when it
+// has returned the memory that it does not use.
+func memoryOfServer(t *testing.T, m *harness.Mesh, n int) {
+	time.Sleep(15 * time.Second)
+	add(row{Name: fmt.Sprintf("memory with %d sessions of four subjects, after the start", n), Durability: "process", Value: memoryByProcess(t, m) + "; " + loadAverage(t)})
+	_, rss := usedBy(t, m, "nats")
+	p := past{events: n * history.PerCall, sessions: n}
+	p.point("memory of the NATS server", "MiB", float64(rss>>20))
+	save(t)
 }
 
 // far is the number of old sessions that inUse chooses as far apart as possible.
@@ -56,7 +85,7 @@ func inUse(t *testing.T, o harness.Options, n int) {
 		add(row{Name: fmt.Sprintf("memory with %d sessions of four subjects, %s", n, when), Durability: "process", Value: memoryByProcess(t, m) + "; " + loadAverage(t), Budget: budget})
 	}
 	const budget = "server <= 700 MiB for a million"
-	memory("after the start", "")
+	memoryOfServer(t, m, n)
 	time.Sleep(settled)
 	memory("after some minutes", budget)
 	noop := func(session string) time.Duration { return noopTime(t, m, session) }

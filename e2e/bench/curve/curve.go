@@ -19,12 +19,32 @@ type Point struct {
 	Value    float64 `json:"value"` // in Unit
 }
 
+// same reports whether two points are of the same measure, history and unit.
+func (v *Point) same(w *Point) bool {
+	return v.Measure == w.Measure && v.Events == w.Events && v.Sessions == w.Sessions && v.Unit == w.Unit
+}
+
+// Merge returns the points of both lists. Of points of the same measure, history and unit, it
+// returns the last one of measured, in the place of the first one of recorded.
+func Merge(recorded, measured []Point) []Point {
+	out := slices.Clone(recorded)
+	for _, v := range measured {
+		if i := slices.IndexFunc(out, func(w Point) bool { return v.same(&w) }); i >= 0 {
+			out[i] = v
+		} else {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
 // Picture describes a picture of curves over the length of the history or over the number of
 // sessions. Both axes are logarithmic.
 type Picture struct {
 	Title, Unit  string
 	Sessions     int      // number of sessions of the points, for curves over the length of the history
 	OverSessions bool     // draw curves over the number of sessions, for the history length with the most points
+	OneCall      bool     // with OverSessions: each session has one call, so the points are those of all history lengths
 	Measures     []string // one curve each; a curve without points is omitted
 }
 
@@ -70,7 +90,7 @@ func (p *Picture) points(all []Point, measure string, events int) (out []at) {
 		switch {
 		case !p.OverSessions && v.Sessions == p.Sessions:
 			out = append(out, at{float64(v.Events), v.Value})
-		case p.OverSessions && v.Events == events:
+		case p.OverSessions && (p.OneCall || v.Events == events):
 			out = append(out, at{float64(v.Sessions), v.Value})
 		}
 	}
@@ -125,6 +145,9 @@ func (p *Picture) Draw(all []Point) (string, error) {
 	axis := fmt.Sprintf("events, %d sessions", p.Sessions)
 	if p.OverSessions {
 		axis = fmt.Sprintf("sessions, %d events", events)
+	}
+	if p.OneCall {
+		axis = "sessions, one call each"
 	}
 	text(width-right, height-bottom+2*line, "end", axis)
 	n := 0

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -22,6 +23,11 @@ var starts = []string{
 	"start after a clean stop, --no-snapshots", "start without positions of consumers", "start without audit's folder",
 }
 
+var (
+	perCall = []string{"stored in NATS per call", "stored in audit's folder per call"}
+	firsts  = []string{"first call into an old session", "first call into a new session"}
+)
+
 var memory = []string{"memory after a clean start", "memory after a clean start, --no-snapshots"}
 
 // pictures declares the pictures of docs/performance.md, by file name.
@@ -31,6 +37,11 @@ var pictures = map[string]Picture{
 	"memory-events.svg":   {Title: "Memory with a history", Unit: "MiB", Sessions: 1000, Measures: memory},
 	"memory-sessions.svg": {Title: "Memory with a history", Unit: "MiB", OverSessions: true, Measures: memory},
 	"stored-events.svg":   {Title: "Stored", Unit: "MiB", Sessions: 1000, Measures: []string{"stored in NATS", "stored in audit's folder"}},
+	"call-events.svg":     {Title: "Stored, divided by the calls of the history", Unit: "kB", Sessions: 1000, Measures: perCall},
+	"call-sessions.svg":   {Title: "Stored, divided by the calls of the history", Unit: "kB", OverSessions: true, Measures: perCall},
+	"first-events.svg":    {Title: "First calls after a start, p50", Unit: "ms", Sessions: 1000, Measures: firsts},
+	"first-sessions.svg":  {Title: "First calls after a start, p50", Unit: "ms", OverSessions: true, Measures: firsts},
+	"server-sessions.svg": {Title: "NATS server after a start", Unit: "MiB", OverSessions: true, OneCall: true, Measures: []string{"memory of the NATS server"}},
 }
 
 // TestPictures checks that the pictures are drawn from the points in growth.json, and that
@@ -104,8 +115,23 @@ func TestDraw(t *testing.T) {
 	if got, err = p.Draw(all); err != nil || !strings.Contains(got, "sessions, 100000 events") {
 		t.Error(err, got)
 	}
+	p.OneCall = true
+	if got, err = p.Draw(all); err != nil || !strings.Contains(got, "sessions, one call each") || !strings.Contains(got, `points="70.0,250.0 697.3,51.9"`) {
+		t.Error(err, got)
+	}
 	if got, err := p.Draw(nil); err == nil {
 		t.Error("drawn without points:", got)
+	}
+}
+
+// TestMerge checks that a measured point replaces the recorded one of the same measure, history
+// and unit, and no other.
+func TestMerge(t *testing.T) {
+	recorded := []Point{{"start", 10, 1, "s", 1}, {"start", 10, 1, "s of CPU", 2}, {"start", 20, 1, "s", 3}, {"start", 10, 2, "s", 4}}
+	got := Merge(recorded, []Point{{"start", 10, 1, "s", 5}, {"memory", 10, 1, "s", 6}, {"start", 20, 1, "s", 7}, {"start", 20, 1, "s", 8}})
+	want := []Point{{"start", 10, 1, "s", 5}, {"start", 10, 1, "s of CPU", 2}, {"start", 20, 1, "s", 8}, {"start", 10, 2, "s", 4}, {"memory", 10, 1, "s", 6}}
+	if !slices.Equal(got, want) || recorded[0].Value != 1 {
+		t.Errorf("got %v, want %v; recorded is %v", got, want, recorded)
 	}
 }
 
