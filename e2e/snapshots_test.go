@@ -353,62 +353,85 @@ const snapshotErased = "snapshot deleted: it holds content whose key was destroy
 
 // TestSnapshotOfErasedCall shows that the snapshots that hold the encrypted prompt of a
 // call which waits for approval are deleted after the prompt's content key is destroyed
-// by a governed call, and so are those that a stop stores again. The mesh then starts after
-// SIGKILL, and replay finds the views equal.
+// by a governed call, and so are those that a stop stores again. The key is that of the
+// tenant, which is destroyed by its id, or that of a data subject, which is erased. The mesh
+// then starts after SIGKILL, and replay finds the views equal.
 func TestSnapshotOfErasedCall(t *testing.T) {
 	for name, start := range harness.Topologies {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, doc := harness.NewProviders(t, nil)
-			o := harness.Options{Noop: true, LLM: doc, Capture: "encrypted", Dir: t.TempDir()}
-			m := start(t, o)
-			for _, who := range [][]string{{"careful", "agent"}, {"keeper", "person"}} {
-				cli(t, m, append([]string{"principals", "register"}, who...)...)
-			}
-			cli(t, m, "roles", "grant", "keeper", "approver")
-			cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"careful","rules":[{"kinds":["llm.chat"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
-			careful := m.As(strings.TrimSpace(cli(t, m, "token", "create", "--actor", "careful", "--scope", "llm:call")))
-			r, err := careful.DoHeader(t.Context(), "POST", "/v1/chat/completions", `{"model":"anthropic/m-good","messages":[{"role":"user","content":"a prompt to be erased"}]}`,
-				map[string]string{"X-Binnacle-Timeout": "600", "Content-Type": "application/json", "Prefer": "respond-async"})
-			if err != nil || r.Status != 403 || !strings.Contains(string(r.Body), contract.CodeApprovalPending) {
-				t.Fatalf("%v %d %s", err, r.Status, r.Body)
-			}
-			cli(t, m, "secret", "rotate-content-key")
-			noops(t, m, 300)
-			signed(t, m)
-			m.StopAll()
-			if holding(t, o.Dir) == 0 {
-				t.Fatal("no snapshot holds the prompt")
-			}
-
-			m = start(t, o)
-			mark := len(m.Log())
-			if end := destroyKey(t, m, "tk-000001"); !strings.Contains(end, `"succeeded"`) {
-				t.Fatal(end)
-			}
-			for _, when := range []string{"after the erasure", "after a stop that stored the snapshots again"} {
-				eventually(t, "the snapshot is deleted "+when, 40*time.Second, func() bool { return strings.Contains(m.Log()[mark:], snapshotErased) })
-				killAll(m)
-				if n := holding(t, o.Dir); n > 0 {
-					t.Errorf("%s, %d messages hold the prompt", when, n)
-				}
-				m = start(t, o)
-				noops(t, m, 10)
-				replays(t, m)
-				m.StopAll()
-				mark = len(m.Log())
-				m = start(t, o)
-			}
-		})
+		for _, subject := range []string{"", "ann@subjects.example"} {
+			t.Run(name+" "+subject, func(t *testing.T) {
+				t.Parallel()
+				erasedCall(t, start, subject)
+			})
+		}
 	}
 }
 
-// holding returns how many messages of the snapshots in a mesh's folder name the first
-// content key. The mesh must have stopped.
-func holding(t *testing.T, dir string) (n int) {
+// erasedCall makes the checks of TestSnapshotOfErasedCall. If subject is not empty, the call
+// that waits names it, and it is erased.
+func erasedCall(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh, subject string) {
+	_, doc := harness.NewProviders(t, nil)
+	o := harness.Options{Noop: true, LLM: doc, Capture: "encrypted", Dir: t.TempDir()}
+	m := start(t, o)
+	for _, who := range [][]string{{"careful", "agent"}, {"keeper", "person"}} {
+		cli(t, m, append([]string{"principals", "register"}, who...)...)
+	}
+	cli(t, m, "roles", "grant", "keeper", "approver")
+	cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"agent","subject":"careful","rules":[{"kinds":["llm.chat"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED"}]}`))
+	careful := m.As(strings.TrimSpace(cli(t, m, "token", "create", "--actor", "careful", "--scope", "llm:call")))
+	header := map[string]string{"X-Binnacle-Timeout": "600", "Content-Type": "application/json", "Prefer": "respond-async"}
+	key := `"key_id":"tk-000001"`
+	if subject != "" {
+		header["X-Binnacle-Subject"], key = subject, `"key_id":"tk-`
+	}
+	r, err := careful.DoHeader(t.Context(), "POST", "/v1/chat/completions", `{"model":"anthropic/m-good","messages":[{"role":"user","content":"a prompt to be erased"}]}`, header)
+	if err != nil || r.Status != 403 || !strings.Contains(string(r.Body), contract.CodeApprovalPending) {
+		t.Fatalf("%v %d %s", err, r.Status, r.Body)
+	}
+	if subject == "" {
+		cli(t, m, "secret", "rotate-content-key")
+	}
+	noops(t, m, 300)
+	signed(t, m)
+	m.StopAll()
+	if holding(t, o.Dir, key) == 0 {
+		t.Fatal("no snapshot holds the prompt")
+	}
+
+	m = start(t, o)
+	mark := len(m.Log())
+	var end string
+	if subject == "" {
+		end = destroyKey(t, m, "tk-000001")
+	} else {
+		who := bearer(m, "s-erase")
+		who["X-Binnacle-Subject"] = subject
+		end = afterVote(t, m, who, `{"kind":"vault.erase_subject","args":{"reason":"request of the subject"}}`)
+	}
+	if !strings.Contains(end, `"succeeded"`) {
+		t.Fatal(end)
+	}
+	for _, when := range []string{"after the erasure", "after a stop that stored the snapshots again"} {
+		eventually(t, "the snapshot is deleted "+when, 40*time.Second, func() bool { return strings.Contains(m.Log()[mark:], snapshotErased) })
+		killAll(m)
+		if n := holding(t, o.Dir, key); n > 0 {
+			t.Errorf("%s, %d messages hold the prompt", when, n)
+		}
+		m = start(t, o)
+		noops(t, m, 10)
+		replays(t, m)
+		m.StopAll()
+		mark = len(m.Log())
+		m = start(t, o)
+	}
+}
+
+// holding returns how many messages of the snapshots in a mesh's folder contain a text, such as
+// the name of a content key. The mesh must have stopped.
+func holding(t *testing.T, dir, text string) (n int) {
 	t.Helper()
 	err := history.Read(t.Context(), dir, bus.Snapshots, func(data []byte) {
-		if strings.Contains(string(data), `"key_id":"tk-000001"`) {
+		if strings.Contains(string(data), text) {
 			n++
 		}
 	})

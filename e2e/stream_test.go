@@ -232,11 +232,18 @@ func erased(t *testing.T, m *harness.Mesh) {
 // keeper approves it. It returns the state of the call, as JSON, after it has ended.
 func destroyKey(t *testing.T, m *harness.Mesh, id string) (end string) {
 	t.Helper()
-	who := bearer(m, "s-destroy")
+	return afterVote(t, m, bearer(m, "s-destroy"), `{"kind":"vault.destroy_content_key","args":{"id":"`+id+`"}}`)
+}
+
+// afterVote makes a call that needs an approval, with header fields of the administrator, and
+// approves it as the principal keeper. It returns the state of the call, as JSON, after it has
+// ended.
+func afterVote(t *testing.T, m *harness.Mesh, who map[string]string, doc string) (end string) {
+	t.Helper()
 	who["Prefer"] = "respond-async"
-	r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"vault.destroy_content_key","args":{"id":"`+id+`"}}`, who)
+	r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", doc, who)
 	if err != nil || r.Status != 202 {
-		t.Fatalf("a content key's end needs approval: %v %d %s", err, r.Status, r.Body)
+		t.Fatalf("%s needs approval: %v %d %s", doc, err, r.Status, r.Body)
 	}
 	call := r.Header.Get("X-Binnacle-Call-Id")
 	out, err := m.CLI("token", "create", "--actor", "keeper", "--scope", "approvals:vote")
