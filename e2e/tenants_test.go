@@ -51,7 +51,7 @@ func tenantToken(t *testing.T, m *harness.Mesh, tenant, actor string, scopes ...
 // several instances has two.
 func TestTenants(t *testing.T) {
 	t.Run("one", func(t *testing.T) {
-		m := harness.One(t, harness.Options{Noop: true})
+		m := harness.One(t, harness.Options{Noop: true, Listen: true})
 		tenants(t, m, func() { m.Restart("binnacle") }, nil)
 	})
 	t.Run("processes", func(t *testing.T) {
@@ -115,15 +115,13 @@ func tenants(t *testing.T, m *harness.Mesh, restart func(), hold func() (release
 	others := map[string]*harness.Mesh{shopTest: b.m, "default": original.m}
 	a.checkOwn(t)
 	g := &inputGenerator{ids: a.ids, used: map[string]bool{}}
-	if m.NATS != "" {
-		foreignQueries(t, m, g, a, []string{shopTest, "default"})
-	}
+	foreignQueries(t, m, g, a, []string{shopTest, "default"})
 	foreignRoutes(t, m, g, a, others)
 	slices.Sort(g.faults)
 	for _, fault := range slices.Compact(g.faults) {
 		t.Error(fault)
 	}
-	if unused := g.unused(); m.NATS != "" && len(unused) > 0 {
+	if unused := g.unused(); len(unused) > 0 {
 		t.Errorf("no operation and no query has the inputs %q", unused)
 	}
 	a.checkOwn(t)
