@@ -55,7 +55,7 @@ packs: ## build the sample packs and the built-in packs
 	@mkdir -p $(BIN)/hostile-packs && cp -p $(BIN)/packs/* $(BIN)/hostile-packs/
 	go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/ $(HOSTILE:%=./e2e/packs/%)
 	cp $(HOSTILE:%=e2e/packs/%/*.yaml) $(BIN)/hostile-packs/
-	cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-container
+	cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-container && cp $(BIN)/hostile-packs/escape $(BIN)/hostile-packs/escape-microvm
 	GOOS=wasip1 GOARCH=wasm go build -buildvcs=false -ldflags '-s -w' -o $(BIN)/hostile-packs/escape-wasi.wasm ./e2e/packs/escape
 
 test: ## install what the tests need, then run both stages of the tests (TEST_MINUTES=)

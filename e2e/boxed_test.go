@@ -18,7 +18,13 @@ import (
 )
 
 // boxedPacks are the files of the packs that boxedOptions adds to those of bin/packs.
-var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-container.pack.yaml", "escape-image", "escape-image.pack.yaml", "lost", "lost.pack.yaml"}
+var boxedPacks = []string{"say", "say.pack.yaml", "escape-container", "escape-container.pack.yaml", "escape-image", "escape-image.pack.yaml", "escape-microvm", "escape-microvm.pack.yaml", "lost", "lost.pack.yaml"}
+
+// standIn is the configuration of tier microvm. The hosts of the tests have no runtime whose
+// containers have a kernel of their own, so it names the shim of runc: the tests show that the
+// tier is selected, attested and as restricted as tier container, and not the isolation of a
+// virtual machine.
+const standIn = "microvm: {runtime: io.containerd.runc.v2}"
 
 // boxedOptions returns the options of a mesh for the scripts in testdata/boxed, which need
 // containerd, and the variables of these scripts: the path of the archive of the image shell,
@@ -45,6 +51,10 @@ func boxedOptions(t *testing.T, programs ...string) (harness.Options, []string) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	microvm, err := os.ReadFile(filepath.Join(hostile, "escape-microvm.pack.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for path, body := range map[string]string{
 		filepath.Join(images, "images.lock"):               string(lock),
 		filepath.Join(packs, "say.pack.yaml"):              "description: Prints a document from a shell script.\nimage: shell\n",
@@ -53,6 +63,8 @@ func boxedOptions(t *testing.T, programs ...string) (harness.Options, []string) 
 		filepath.Join(packs, "lost"):                       "#!/usr/bin/python3\nprint('{}')\n",
 		filepath.Join(packs, "escape-container"):           string(escape),
 		filepath.Join(packs, "escape-container.pack.yaml"): string(manifest),
+		filepath.Join(packs, "escape-microvm"):             string(escape),
+		filepath.Join(packs, "escape-microvm.pack.yaml"):   string(microvm),
 		filepath.Join(packs, "escape-image"):               string(escape),
 		filepath.Join(packs, "escape-image.pack.yaml"):     strings.Replace(string(manifest), "name: cmd.escape-container", "name: cmd.escape-image\nimage: shell", 1),
 	} {
@@ -60,7 +72,7 @@ func boxedOptions(t *testing.T, programs ...string) (harness.Options, []string) 
 			t.Fatal(err)
 		}
 	}
-	return harness.Options{Containerd: containerdSocket, Packs: packs, Images: images}, []string{"ARCHIVE=" + filepath.Join(archives, "shell.tar"), "DIGEST=" + digest}
+	return harness.Options{Containerd: containerdSocket, Packs: packs, Images: images, Config: "session-runner: {" + standIn + "}\n"}, []string{"ARCHIVE=" + filepath.Join(archives, "shell.tar"), "DIGEST=" + digest}
 }
 
 // TestBoxed runs the scripts about images, held sandboxes and tier container on one process,

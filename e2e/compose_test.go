@@ -91,7 +91,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	hook := newNoticeReceiver(t)
 	hook.accept()
 	bundles, foreign := newBundleServer(t), newBundleServer(t)
-	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6}\n",
+	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6, " + standIn + "}\n",
 		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)

@@ -3,6 +3,7 @@ package attack
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +25,7 @@ var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Me
 		}
 		checkEscape(t, pack, r)
 	}
+	exhausted(t, m)
 	// Start eight runs at the same time, each long enough to overlap with the others.
 	var mu sync.Mutex
 	uids := map[int]int{}
@@ -50,6 +52,44 @@ var _ = register("12.9 escapes from each tier", func(t *testing.T, m *harness.Me
 		t.Errorf("user ids %v, and the attestation in %s", uids, out)
 	}
 })
+
+// exhausted runs programs that use up the folders and the processes of their sandboxes, in tiers
+// process and wasi, and checks the results, the attested limit, and that another sandbox is not
+// affected meanwhile.
+func exhausted(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	call := func(pack, args string) string {
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+pack, "s-exhaust", args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(r.Body)
+	}
+	code := "resource_exhausted"
+	if m.Name == "compose" { // tier container, whose folders the session-runner does not see there
+		code = "no space left on device"
+	}
+	for _, how := range []string{"disk /tmp", "disk /work", "names /tmp", "names /work"} {
+		beside := make(chan string, 1)
+		go func() { beside <- call("cmd.upper", `{"text":"beside"}`) }()
+		if out := call("cmd.escape", fmt.Sprintf(`{"how":%q}`, how)); !strings.Contains(out, code) || !strings.Contains(out, "no space left on device") {
+			t.Errorf("%s: %s", how, out)
+		}
+		if out := <-beside; !strings.Contains(out, "BESIDE") {
+			t.Errorf("a call beside %s: %s", how, out)
+		}
+		if out := call("cmd.escape-wasi", fmt.Sprintf(`{"how":%q}`, how)); !strings.Contains(out, "handler_failed") {
+			t.Errorf("%s in tier wasi: %s", how, out)
+		}
+	}
+	if out := call("cmd.escape", `{"how":"forks"}`); !regexp.MustCompile(`"forks":[1-6]?[0-9][},]`).MatchString(out) {
+		t.Errorf("forks: %s", out)
+	}
+	out, err := m.CLI("call", "cmd.escape", "{}", "--json")
+	if err != nil || !strings.Contains(out, `"disk:8_mib"`) {
+		t.Error(err, out)
+	}
+}
 
 func checkEscape(t *testing.T, pack string, r *harness.Response) int {
 	var doc struct {

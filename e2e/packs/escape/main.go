@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -18,7 +19,25 @@ type attempt struct {
 }
 
 func main() {
-	burn(wanted())
+	var in struct {
+		BurnMS int64  `json:"burn_ms"` // CPU time to use, in milliseconds
+		How    string `json:"how"`     // a resource to use up; "" means to try the escapes
+	}
+	_ = json.NewDecoder(os.Stdin).Decode(&in)
+	burn(in.BurnMS)
+	out := facts()
+	if in.How != "" {
+		out = exhaust(in.How)
+	} else {
+		escape(out)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(map[string]any{"result": out}); err != nil {
+		os.Exit(1)
+	}
+}
+
+// escape adds the number of attempts, and those which succeeded, to out.
+func escape(out map[string]any) {
 	attempts := append(calls(),
 		attempt{"read /etc/passwd", func() error { return read("/etc/passwd", "root:") }},
 		attempt{"read the environment of process 1", func() error { return read("/proc/1/environ", "BINNACLE") }},
@@ -37,37 +56,40 @@ func main() {
 			worked = append(worked, a.name)
 		}
 	}
-	out := facts()
 	out["attempts"], out["worked"] = len(attempts), worked
-	if err := json.NewEncoder(os.Stdout).Encode(map[string]any{"result": out}); err != nil {
-		os.Exit(1)
-	}
 }
 
-// wanted returns the CPU time, in milliseconds, that the caller requests.
-func wanted() int64 {
-	var in struct {
-		BurnMS int64 `json:"burn_ms"`
+// exhaust uses up a resource of the sandbox: the room for data in a folder ("disk /work"), the
+// number of its files ("names /work"), or the processes ("forks"). If that fails, as it must for
+// a folder, the program exits with code 1 and the error on standard error; the folder stays full.
+func exhaust(how string) map[string]any {
+	what, dir, _ := strings.Cut(how, " ")
+	var err error
+	switch what {
+	case "disk":
+		var f *os.File
+		f, err = os.Create(dir + "/file")
+		for b := make([]byte, 1<<20); err == nil; {
+			_, err = f.Write(b)
+		}
+	case "names":
+		for n := 0; err == nil; n++ {
+			err = os.Mkdir(fmt.Sprintf("%s/%d", dir, n), 0o700)
+		}
+	default:
+		return map[string]any{"forks": forks()}
 	}
-	_ = json.NewDecoder(os.Stdin).Decode(&in)
-	return in.BurnMS
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+	return nil
 }
 
 // read returns an error unless the file can be read and contains want, because reading
 // an empty file does not prove an escape.
 func read(path, want string) error {
 	b, err := os.ReadFile(path)
-	if err == nil && !contains(string(b), want) {
+	if err == nil && !strings.Contains(string(b), want) {
 		err = fmt.Errorf("%s has other contents", path)
 	}
 	return err
-}
-
-func contains(s, sub string) bool {
-	for i := 0; i+len(sub) <= len(s); i++ {
-		if s[i:i+len(sub)] == sub {
-			return true
-		}
-	}
-	return false
 }

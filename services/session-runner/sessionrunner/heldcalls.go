@@ -166,7 +166,7 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 		res.Usage = &u
 	}
 	if res.ErrorCode == "" {
-		res.Attestation = b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), c.egress)
+		res.Attestation = b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), c.sandbox.Data.DiskMib, c.egress)
 	}
 	return res
 }
@@ -230,7 +230,7 @@ func create(ctx context.Context, h *holder, c *heldCall, most contract.Sandbox) 
 		return res
 	}
 	res = output(stateOf(c.sandbox))
-	res.Attestation = b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), nil)
+	res.Attestation = b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), c.sandbox.Data.DiskMib, nil)
 	return res
 }
 

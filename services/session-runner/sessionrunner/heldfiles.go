@@ -45,11 +45,21 @@ func script(ctx context.Context, b *box, text string, stdin []byte, params ...st
 	case timedOut:
 		return nil, execute.Fail(contract.CodeTimeout, "the operation took longer than %v", fileTime)
 	case exit != 0:
-		return nil, execute.Fail(contract.CodeHandlerFailed, "exit %d: %s", exit, strings.ToValidUTF8(string(stderr.Buf), "\uFFFD"))
+		return nil, failed(exit, stderr.Buf)
 	case stdout.Over:
 		return nil, execute.Fail(contract.CodeInvalidOutput, "more than %d bytes", stdout.Max)
 	}
 	return stdout.Buf, execute.Result{}
+}
+
+// failed returns the result of a call whose script, which ran with LC_ALL=C, exited with a code
+// other than 0.
+func failed(exit int, stderr []byte) execute.Result {
+	text := strings.ToValidUTF8(string(stderr), "\uFFFD")
+	if strings.Contains(text, "No space left on device") {
+		return execute.Fail(contract.CodeResourceExhausted, "a folder of the sandbox is full: remove files, or create a sandbox with a larger disk_mib: %s", text)
+	}
+	return execute.Fail(contract.CodeHandlerFailed, "exit %d: %s", exit, text)
 }
 
 // writeFile writes a file.

@@ -157,7 +157,7 @@ func workScript(ctx context.Context, b *box, c *heldCall, text, at string, stdin
 	case inputErrors[exit] != "":
 		return nil, execute.Fail(contract.CodeInvalidInput, "%s", inputErrors[exit])
 	case exit != 0:
-		return nil, execute.Fail(contract.CodeHandlerFailed, "exit %d: %s", exit, strings.ToValidUTF8(string(stderr.Buf), "\uFFFD"))
+		return nil, failed(exit, stderr.Buf)
 	case stdout.Over:
 		return nil, execute.Fail(contract.CodeResourceExhausted, "the output has more than %d bytes", stdout.Max)
 	}

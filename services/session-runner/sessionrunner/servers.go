@@ -92,7 +92,7 @@ func (s *servers) start(ctx context.Context, q *events.ServerStartRequest, w io.
 		_ = far.Close()
 	}()
 	go watch(ctx, end)
-	hello := contract.Bytes(b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), nil))
+	hello := contract.Bytes(b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), c.sandbox.Data.DiskMib, nil))
 	err = end.Send(&paced{w}, append(hello, '\n'), serverBeat)
 	select {
 	case <-x.done:

@@ -179,7 +179,7 @@ func (r *Runner) runIn(ctx context.Context, s sandbox.Spec, runtime string) (san
 	defer r.discards.start(c.remove)
 	out, err := r.execute(ctx, c, s)
 	out.Attest = contract.Attestation{Tier: r.Tier(), ImageDigest: s.Program.Digest, Limits: s.Limits,
-		Enforced: append([]string{"container", s.Egress.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", c.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", fmt.Sprintf("disk:%d_mib", p.diskMiB), "wall_clock", "output_bytes"}, c.image.facts...)}
+		Enforced: append([]string{"container", s.Egress.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", c.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", sandbox.DiskFact(p.diskMiB), "wall_clock", "output_bytes"}, c.image.facts...)}
 	return out, err
 }
 
@@ -233,7 +233,7 @@ func (r *Runner) execute(ctx context.Context, c *prepared, s sandbox.Spec) (out 
 	c.stderr.set(nil)
 	out.Usage.EgressBytes = stop()
 	out.Exit, out.TimedOut, out.OOM = c.ended.exit, timedOut, oom && c.ended.exit != 0 && !timedOut && ctx.Err() == nil
-	out.DiskFull = c.ended.exit != 0 && !timedOut && ctx.Err() == nil && c.folders.full()
+	out.DiskFull = c.ended.exit != 0 && !timedOut && ctx.Err() == nil && c.folders.Full()
 	out.Stdout, out.Stderr, out.Overflow = stdout.Buf, stderr.Bytes(), stdout.Over
 	return out, nil
 }
@@ -291,14 +291,16 @@ func environment(image, pack []string) []string {
 
 // spec returns the options of the container, among others: a network namespace with a
 // loopback device only, no capabilities, a system call filter unless argv[0] is filteredPath,
-// a read-only root, and the limits of the run. The two writable folders are tmpfs mounts of the
-// profile's size, whose pages count as memory of the run.
+// a read-only root, and the limits of the run. The writable folders are tmpfs mounts of the
+// profile's size, whose pages and files count as memory of the run.
 func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts {
 	mem := uint64(p.memoryMiB) << 20
-	folder := []string{"nosuid", "nodev", "noexec", fmt.Sprintf("size=%dm", p.diskMiB), "mode=1777"}
-	var more []specs.Mount
+	var mounts []specs.Mount
+	for _, path := range writable {
+		mounts = append(mounts, specs.Mount{Destination: path, Type: "tmpfs", Source: "tmpfs", Options: append([]string{"nosuid", "nodev", "noexec"}, sandbox.FolderOptions(p.diskMiB)...)})
+	}
 	if way != "" {
-		more = way.mounts()
+		mounts = append(mounts, way.mounts()...)
 	}
 	filter := oci.Compose(seccomp.WithDefaultProfile(), narrowed)
 	if argv[0] == filteredPath { // installs the filter itself
@@ -310,9 +312,7 @@ func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts 
 		oci.WithRootFSReadonly(), oci.WithUIDGID(uid, uid), oci.WithCapabilities(nil), oci.WithNoNewPrivileges,
 		filter, oci.WithMemoryLimit(mem), swapOff(int64(mem)), oci.WithPidsLimit(p.pids),
 		oci.WithCPUCFS(p.cpuMillis*100, 100000),
-		oci.WithMounts(append([]specs.Mount{
-			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: folder},
-			{Destination: "/work", Type: "tmpfs", Source: "tmpfs", Options: folder}}, more...)),
+		oci.WithoutMounts("/dev/shm"), oci.WithMounts(mounts),
 		oci.WithMaskedPaths([]string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/sys/firmware", "/proc/scsi"}),
 		oci.WithHostname("sandbox"),
 	}

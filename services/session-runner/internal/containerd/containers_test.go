@@ -279,7 +279,11 @@ func TestRun(t *testing.T) {
 			"memory":      {"memory", time.Minute, "", sandbox.Outcome{Exit: 137, OOM: true}},
 			"exit 137":    {"kill", time.Minute, "", sandbox.Outcome{Exit: 137}},
 			"orphan":      {"orphan", time.Minute, "<nil>", sandbox.Outcome{}},
-			"disk":        {"disk", time.Minute, "no space left on device", sandbox.Outcome{Exit: 1, DiskFull: true}},
+			"places":      {"places", time.Minute, "/dev/mqueue 0\n/dev/shm 8\n/tmp 8\n/work 8\n", sandbox.Outcome{}},
+			"disk":        {"disk /work", time.Minute, "no space left on device", sandbox.Outcome{Exit: 1, DiskFull: true}},
+			"disk tmp":    {"disk /tmp", time.Minute, "no space left on device", sandbox.Outcome{Exit: 1, DiskFull: true}},
+			"disk shm":    {"disk /dev/shm", time.Minute, "no space left on device", sandbox.Outcome{Exit: 1, DiskFull: true}},
+			"names":       {"names /work", time.Minute, "no space left on device", sandbox.Outcome{Exit: 1, DiskFull: true}},
 			"forks":       {"forks", time.Minute, "resource temporarily unavailable", sandbox.Outcome{}},
 			"no SIGTERM":  {"ignore", 300 * time.Millisecond, "", sandbox.Outcome{Exit: 137, TimedOut: true}},
 		} {
@@ -292,7 +296,7 @@ func TestRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if string(got.Stdout) != c.out || got.Overflow || got.Exit != c.want.Exit || got.TimedOut != c.want.TimedOut || got.OOM != c.want.OOM || got.DiskFull != c.want.DiskFull {
+				if !slices.Contains(got.Attest.Enforced, "disk:8_mib") || string(got.Stdout) != c.out || got.Overflow || got.Exit != c.want.Exit || got.TimedOut != c.want.TimedOut || got.OOM != c.want.OOM || got.DiskFull != c.want.DiskFull {
 					t.Errorf("%q, exit %d, timed out %v, out of memory %v; %s", got.Stdout, got.Exit, got.TimedOut, got.OOM, got.Stderr)
 				}
 			})

@@ -6,24 +6,26 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
-// folders are descriptors of the writable folders of a container, which remain readable
-// after its processes have ended.
-type folders []int
+// writable lists the folders of a container that its processes can write to. Each is a tmpfs
+// mount of the profile's size.
+var writable = []string{"/tmp", "/work", "/dev/shm"}
 
 // openFolders opens the writable folders of a container through the folder of its first
 // process in /proc. It omits a folder that it cannot open. If this process does not see
 // the container's processes, pid may be another process; openFolders then returns nil or
 // omits the folders, because it compares the control group with id and the sizes with
 // sizeMiB.
-func openFolders(pid uint32, id string, sizeMiB int64) (out folders) {
+func openFolders(pid uint32, id string, sizeMiB int64) (out sandbox.Folders) {
 	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil || !bytes.Contains(groups, []byte(id)) {
 		return nil
 	}
-	for _, name := range []string{"tmp", "work"} {
-		fd, err := unix.Open(fmt.Sprintf("/proc/%d/root/%s", pid, name), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for _, name := range writable {
+		fd, err := unix.Open(fmt.Sprintf("/proc/%d/root%s", pid, name), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			continue
 		}
@@ -35,22 +37,4 @@ func openFolders(pid uint32, id string, sizeMiB int64) (out folders) {
 		out = append(out, fd)
 	}
 	return out
-}
-
-// full reports whether one of the folders has no free space.
-func (f folders) full() bool {
-	for _, fd := range f {
-		var st unix.Statfs_t
-		if unix.Fstatfs(fd, &st) == nil && st.Bavail == 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// close closes the descriptors.
-func (f folders) close() {
-	for _, fd := range f {
-		_ = unix.Close(fd)
-	}
 }

@@ -308,7 +308,7 @@ func workSize(mib int64) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containersContainer, s *oci.Spec) error {
 		for i := range s.Mounts {
 			if s.Mounts[i].Destination == "/work" {
-				s.Mounts[i].Options = []string{"nosuid", "nodev", "size=" + strconv.FormatInt(mib, 10) + "m", "mode=1777"}
+				s.Mounts[i].Options = append([]string{"nosuid", "nodev"}, sandbox.FolderOptions(mib)...)
 			}
 		}
 		return nil
@@ -536,10 +536,10 @@ func (h *Held) Usage() contract.Usage {
 	return u
 }
 
-// Attestation returns the attestation of the sandbox: the image and the limits that
-// the caller passes, and the restrictions that apply to its processes. e is the egress of the
-// command, or nil.
-func (h *Held) Attestation(image string, limits contract.Sandbox, e *sandbox.Egress) *contract.Attestation {
+// Attestation returns the attestation of the sandbox: the image, the limits and the size of /work
+// in MiB that the caller passes, and the restrictions that apply to its processes. e is the egress
+// of the command, or nil.
+func (h *Held) Attestation(image string, limits contract.Sandbox, diskMiB int64, e *sandbox.Egress) *contract.Attestation {
 	return &contract.Attestation{Tier: h.r.Tier(), ImageDigest: image, Limits: limits,
-		Enforced: []string{"container", e.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", h.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", "wall_clock", "output_bytes"}}
+		Enforced: []string{"container", e.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", h.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", sandbox.DiskFact(diskMiB), "wall_clock", "output_bytes"}}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/containerd/snapshots"
 
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
 )
 
 // profile identifies the containers that are equal before a run starts in them.
@@ -45,7 +46,7 @@ type prepared struct {
 	stdin    *io.PipeWriter
 	stdout   *later
 	stderr   *later
-	folders  folders
+	folders  sandbox.Folders
 	run      func() error // starts the task of a container without a launcher
 	remove   func()       // kills the container's processes and removes all that belongs to it; must be called once
 }
@@ -104,7 +105,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	in, out := io.Pipe()
 	c.stdin = out
 	stdin := &closing{r: in, eof: make(chan struct{})}
-	undo = append(undo, func() { _, _ = in.Close(), out.Close(); stdin.end(); c.folders.close() })
+	undo = append(undo, func() { _, _ = in.Close(), out.Close(); stdin.end(); c.folders.Close() })
 	creating, cancel := context.WithCancel(rpc)
 	undo = append(undo, cancel) // only then, because the streams of the task also use the context
 	expired := time.AfterFunc(createTime, cancel)

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/forward"
 )
 
@@ -120,11 +118,11 @@ func newHanded(e *Egress) (*handed, error) {
 	if e == nil || canEnter() {
 		return nil, nil
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	inside, outside, err := socketPair()
 	if err != nil {
 		return nil, fmt.Errorf("egress: %w", err)
 	}
-	return &handed{os.NewFile(uintptr(fds[0]), "inside"), os.NewFile(uintptr(fds[1]), "outside")}, nil
+	return &handed{inside, outside}, nil
 }
 
 func (h *handed) close() {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -48,6 +49,9 @@ func become() error {
 	}
 	if err := buildRoot(s); err != nil {
 		return err
+	}
+	if err := sendFolders(); err != nil {
+		return fmt.Errorf("folders: %w", err)
 	}
 	if err := setLimits(s); err != nil {
 		return err
@@ -118,7 +122,7 @@ func buildRoot(s setup) error {
 	r.step("root", func() error {
 		return unix.Mount("tmpfs", s.Root, "tmpfs", unix.MS_NOSUID, fmt.Sprintf("size=%d,mode=755", rootSize+s.Script+int64(len(s.CA))))
 	})
-	for _, d := range []string{"dev", "tmp", "work", "pack", "old"} {
+	for _, d := range append([]string{"dev", "pack", "old"}, writable...) {
 		r.step("folder", func() error { return os.Mkdir(r.path(d), 0o755) })
 	}
 	if s.Script > 0 { // the interpreter opens the script by its path
@@ -135,9 +139,9 @@ func buildRoot(s setup) error {
 	for _, d := range []string{"dev/null", "dev/zero", "dev/urandom"} {
 		r.bind("/"+d, d)
 	}
-	for _, d := range []string{"tmp", "work"} {
+	for _, d := range writable {
 		r.step(d, func() error {
-			return unix.Mount("tmpfs", r.path(d), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64m,mode=1777")
+			return unix.Mount("tmpfs", r.path(d), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, strings.Join(FolderOptions(s.DiskMiB), ","))
 		})
 	}
 	r.step("pivot_root", func() error { return unix.PivotRoot(s.Root, r.path("old")) })
@@ -150,6 +154,9 @@ func buildRoot(s setup) error {
 	r.step("hostname", func() error { return unix.Sethostname([]byte("sandbox")) })
 	return r.err
 }
+
+// writable lists the folders that the program can write to; the rest of its root is read-only.
+var writable = []string{"tmp", "work"}
 
 // rootSize is the size of the root file system in bytes, not counting a script and a
 // certificate authority.
@@ -193,10 +200,11 @@ func (r *root) bind(from, to string) {
 // active cgroup, they also limit memory and the number of processes.
 func setLimits(s setup) error {
 	cpu := uint64(s.Limits.WallMS/1000 + 1)
+	file := uint64(s.DiskMiB+1) << 20 // above the size of a folder, so that a full one returns ENOSPC
 	limits := []struct {
 		what int
 		v    uint64
-	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, 256}, {unix.RLIMIT_FSIZE, 64 << 20}, {unix.RLIMIT_CPU, cpu}}
+	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, 256}, {unix.RLIMIT_FSIZE, file}, {unix.RLIMIT_CPU, cpu}}
 	if !s.Cgroup {
 		// Limit the data segment and not the address space: Go's runtime, for example,
 		// reserves gigabytes of address space and uses little of it.

@@ -2,11 +2,11 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,6 +49,7 @@ type setup struct {
 	Script     int64 // size of the script at scriptFD; 0 if the program is not a script
 	Env        []string
 	Limits     contract.Sandbox
+	DiskMiB    int64  // size of each writable folder in MiB
 	Cgroup     bool   // memory and processes are limited by a cgroup
 	UID        int    // user and group id to change to; 0 means no change
 	Listener   int    // descriptor of the socket through which the child sends the descriptor of its listener; 0 if it sends none
@@ -59,7 +60,7 @@ type setup struct {
 // Descriptors of the child in addition to standard input, output and error.
 const (
 	setupFD   = 3
-	statusFD  = 4 // receives the error if the sandbox could not be made; closed when the program starts
+	statusFD  = 4 // socket for the folders and for the error if the sandbox could not be made (see reportOf); closed when the program starts
 	programFD = 5
 	scriptFD  = 6
 )
@@ -97,6 +98,9 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	cg := newCgroup(s.ID, s.Limits)
 	defer cg.destroy()
 	doc.Cgroup = cg.active()
+	if doc.DiskMiB = cmp.Or(s.DiskMiB, DefaultDiskMiB); !doc.Cgroup { // no limit on memory counts the folders
+		doc.DiskMiB = min(doc.DiskMiB, s.Limits.MemoryMiB)
+	}
 	fact, release, err := p.user(&doc)
 	if err != nil {
 		return Outcome{}, err
@@ -108,7 +112,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	}
 	defer read.Close()
 	defer write.Close()
-	status, statusEnd, err := os.Pipe()
+	statusEnd, status, err := socketPair()
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -144,8 +148,11 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	timedOut, werr := wait(ctx, cmd, time.Duration(s.Limits.WallMS)*time.Millisecond)
 	sent := stop()
 	out := Outcome{Exit: cmd.ProcessState.ExitCode(), Stdout: stdout.Buf, Stderr: stderr.Bytes(), Overflow: stdout.Over, TimedOut: timedOut, OOM: cg.oom(), Usage: usageOf(cg, cmd.ProcessState, sent)}
-	out.Attest = contract.Attestation{Enforced: enforced(s, cg, fact), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: p.Tier()}
-	return out, failure(status, werr)
+	folders, failed := reportOf(status)
+	defer folders.Close()
+	out.DiskFull = out.Exit != 0 && !timedOut && ctx.Err() == nil && folders.Full()
+	out.Attest = contract.Attestation{Enforced: enforced(s, &doc, cg, fact), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: p.Tier()}
+	return out, errors.Join(failed, failure(werr))
 }
 
 // user sets the user id of a run in doc, if this process can change to another one. It
@@ -202,17 +209,9 @@ func begin(cmd *exec.Cmd, cg *cgroup, to *os.File, doc setup, e *Egress, way *ha
 	return stop, err
 }
 
-// maxStatus is the maximum number of bytes of a child's error that are read.
-const maxStatus = 4096
-
-// failure returns an error if the sandbox could not be created or waiting for its process
-// failed. In the first case the child has written the error to status, which the program
-// cannot reach. failure returns nil if the program exited with another code than 0, did
-// not read its input, or left its output open. The child must have ended.
-func failure(status io.Reader, waited error) error {
-	if b, err := io.ReadAll(io.LimitReader(status, maxStatus)); err != nil || len(b) > 0 {
-		return errors.Join(errors.New(string(b)), err)
-	}
+// failure returns the error of waiting for the child. It returns nil if the program exited with
+// another code than 0, did not read its input, or left its output open.
+func failure(waited error) error {
 	var exit *exec.ExitError
 	if errors.As(waited, &exit) || errors.Is(waited, exec.ErrWaitDelay) || errors.Is(waited, syscall.EPIPE) {
 		return nil
@@ -288,9 +287,9 @@ func usageOf(cg *cgroup, state *os.ProcessState, egress int64) contract.Usage {
 func ceilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // enforced returns the entries of the attestation for the restrictions on a run.
-func enforced(s Spec, cg *cgroup, uid string) []string {
+func enforced(s Spec, doc *setup, cg *cgroup, uid string) []string {
 	out := append([]string{"namespaces:mount,pid,net,ipc,uts", s.Egress.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:allow_list", "descriptors:closed", "no_keyring",
-		"program:sealed", uid, "wall_clock", "output_bytes"}, cg.enforced()...)
+		"program:sealed", uid, DiskFact(doc.DiskMiB), "wall_clock", "output_bytes"}, cg.enforced()...)
 	if !privileged() {
 		out = append(out, "namespaces:user")
 	}

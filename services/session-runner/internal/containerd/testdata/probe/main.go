@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -68,13 +70,36 @@ func main() {
 			all = append(all, b)
 			_ = all
 		}
-	case "disk": // fills a writable folder until it is full
-		f, err := os.Create("/work/file")
+	case "disk": // fills the folder arg until it is full
+		f, err := os.Create(arg + "/file")
 		for b := make([]byte, 1<<20); err == nil; {
 			_, err = f.Write(b)
 		}
 		fmt.Print(errors.Unwrap(err))
 		os.Exit(1)
+	case "names": // makes folders in the folder arg until that fails
+		var err error
+		for n := 0; err == nil; n++ {
+			err = os.Mkdir(fmt.Sprintf("%s/%d", arg, n), 0o700)
+		}
+		fmt.Print(errors.Unwrap(err))
+		os.Exit(1)
+	case "places": // prints the folders in which a file can be made, and the number of MiB of their file systems
+		_ = filepath.WalkDir("/", func(path string, e fs.DirEntry, err error) error {
+			if err != nil || !e.IsDir() {
+				return nil
+			}
+			if path == "/proc" {
+				return fs.SkipDir
+			}
+			var st syscall.Statfs_t
+			f, err := os.CreateTemp(path, "x")
+			if err == nil && syscall.Statfs(path, &st) == nil {
+				fmt.Printf("%s %d\n", path, int64(st.Blocks)*st.Bsize>>20)
+				_ = f.Close()
+			}
+			return nil
+		})
 	case "forks": // starts processes that sleep, until that fails
 		for {
 			cmd := exec.Command("/pack/main")
