@@ -6,17 +6,21 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 )
 
 // tokenValue is a secret whose spellings in JSON, URLs, base64 and hex all differ.
@@ -222,6 +226,113 @@ func TestEgressBrokerKilled(t *testing.T) {
 	if out := cli(t, m, "replay"); !strings.HasSuffix(strings.TrimSpace(out), "equal") {
 		t.Error(out)
 	}
+}
+
+// TestEgressKilledInContainer shows in tier container, during a flow of a call: if the egress-broker
+// is killed, what TestEgressBrokerKilled shows; if the session-runner is killed, that the connection
+// to the server ends, that the outcome of the call is recorded as unknown when the session-runner
+// runs again, that the flow and the end of the proxy are on the ledger, and that the next call has a
+// proxy. No container, task, socket or file of these calls is left.
+func TestEgressKilledInContainer(t *testing.T) {
+	reached, release, left := make(chan struct{}, 8), make(chan struct{}), make(chan struct{}, 8)
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/slow" {
+			reached <- struct{}{}
+			select {
+			case <-release:
+			case <-r.Context().Done():
+				left <- struct{}{}
+			}
+		}
+		fmt.Fprint(w, "page")
+	}))
+	defer site.Close()
+	defer close(release)
+	host, port, _ := strings.Cut(strings.TrimPrefix(site.URL, "http://"), ":")
+	m := harness.Processes(t, harness.Options{Packs: fetchPack(t, fmt.Sprintf("egress:\n- {host: %s, port: %s, mode: http}\n", host, port)), Containerd: containerdSocket,
+		Config: "session-runner: {warm: 0}\n", Env: []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
+	cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":["%s:%s"]}`, host, port)))
+	cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
+	brokerKilled(t, m, site.URL, reached, func() { m.Kill("egress-broker") }, func() {
+		m.Restart("egress-broker")
+		m.WaitReady()
+	})
+	for len(left) > 0 {
+		<-left
+	}
+	go func() {
+		_, _ = m.Do(t.Context(), "POST", "/api/v1/packs/cmd.fetch", "s-runner", fmt.Sprintf(`{"url":%q}`, site.URL+"/v1/slow"))
+	}()
+	<-reached
+	m.Kill("session-runner")
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Error("the connection to the server did not end with the session-runner")
+	}
+	time.Sleep(bus.SlotTTL + 2*time.Second) // so that the next process gets the name of this one, and sweeps its namespace when it starts and not two minutes later
+	m.Restart("session-runner")
+	m.WaitReady()
+	var seen []string
+	defer func() {
+		if t.Failed() {
+			t.Log("events of the call whose session-runner was killed:", seen)
+		}
+	}()
+	eventually(t, "the outcome, the flow and the end of the proxy are on the ledger", 2*time.Minute, func() bool {
+		count := map[string]int{}
+		seen = nil
+		for _, e := range ledger(t, m) {
+			if e.Session != harness.SessionID("admin", "s-runner") {
+				continue
+			}
+			seen = append(seen, e.Name+" "+string(e.Data))
+			for name, part := range map[string]string{"effect_recorded": `"status":"unknown"`, "flow_ended": `"path":"/v1/slow"`, "egress_closed": `"reason":"call_ended"`} {
+				if e.Name == name && strings.Contains(string(e.Data), part) {
+					count[name]++
+				}
+			}
+		}
+		return count["effect_recorded"] == 1 && count["flow_ended"] == 1 && count["egress_closed"] == 1
+	})
+	if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.fetch", "s-runner", fmt.Sprintf(`{"url":%q}`, site.URL+"/v1/a")); err != nil || r.Status != 200 || !strings.Contains(string(r.Body), `"body":"page`) || !strings.Contains(string(r.Body), `"tier":"container"`) {
+		t.Errorf("after the restart: %v %s", err, r.Body)
+	}
+	eventually(t, "nothing of the calls is left", time.Minute, func() bool {
+		seen = remains(t, m)
+		return len(seen) == 0
+	})
+	if out := cli(t, m, "replay"); !strings.HasSuffix(strings.TrimSpace(out), "equal") {
+		t.Error(out)
+	}
+}
+
+// remains returns the containers and tasks in the namespaces of a mesh, and the sockets and files
+// of its egress-broker.
+func remains(t *testing.T, m *harness.Mesh) (out []string) {
+	t.Helper()
+	ctr := func(args ...string) []string {
+		b, err := exec.Command("ctr", args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ctr %v: %v\n%s", args, err, b)
+		}
+		return strings.Fields(string(b))
+	}
+	for _, ns := range ctr("namespaces", "list", "-q") {
+		if strings.HasPrefix(ns, namespaceOf(t, m.Dir)) {
+			out = slices.Concat(out, ctr("-n", ns, "containers", "list", "-q"), ctr("-n", ns, "tasks", "list", "-q"))
+		}
+	}
+	err := filepath.WalkDir(filepath.Join(m.Dir, "egress-broker"), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			out = append(out, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // brokerKilled makes a call of cmd.fetch for /v1/slow at the URL site, kills every

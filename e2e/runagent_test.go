@@ -306,12 +306,18 @@ func collected(t *testing.T, m *harness.Mesh, image string) {
 // nothingHeld checks that containerd has nothing of the held sandboxes of a mesh that has ended.
 func nothingHeld(t *testing.T, dir string) {
 	t.Helper()
+	if out, err := exec.Command("ctr", "namespaces", "remove", namespaceOf(t, dir)+"-held").CombinedOutput(); err != nil {
+		t.Errorf("the namespace is not empty: %s %v", out, err)
+	}
+}
+
+// namespaceOf returns the beginning of the names of a mesh's namespaces in containerd. dir is the
+// folder of the mesh.
+func namespaceOf(t *testing.T, dir string) string {
+	t.Helper()
 	root, err := os.ReadFile(filepath.Join(dir, "root.kid"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace := "binnacle-" + strings.TrimPrefix(string(root), contract.IDKey)[:16] + "-held"
-	if out, err := exec.Command("ctr", "namespaces", "remove", namespace).CombinedOutput(); err != nil {
-		t.Errorf("the namespace is not empty: %s %v", out, err)
-	}
+	return "binnacle-" + strings.TrimPrefix(string(root), contract.IDKey)[:16]
 }

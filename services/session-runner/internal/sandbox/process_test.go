@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -246,6 +247,61 @@ func TestFilter(t *testing.T) {
 	}
 	if got := decide(auditArch^1, unix.SYS_READ); got != unix.SECCOMP_RET_KILL_PROCESS {
 		t.Errorf("another architecture: %#x", got)
+	}
+}
+
+// TestFullFolder checks that a program that fills a writable folder with data or with files fails
+// with ENOSPC, which the outcome reports; that the folders have the size of the run, or the memory
+// limit if that is less and no control group counts them; that the attestation has the size; and
+// that a program which is not at the limit, or fails for another reason, is not reported.
+func TestFullFolder(t *testing.T) {
+	p, err := program.Open(build(t, "github.com/binnacle-mesh/binnacle/e2e/packs/escape"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	imitate, err := program.Open(build(t, "./testdata/imitate"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := runner(t)
+	run := func(p *program.Program, how string, mib int64) Outcome {
+		t.Helper()
+		out, err := r.Run(t.Context(), Spec{ID: "full-" + strings.ReplaceAll(how, "/", ""), Program: p, DiskMiB: mib, Stdin: fmt.Appendf(nil, `{"how":%q}`, how), Limits: small})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := DiskFact(mib); !slices.Contains(out.Attest.Enforced, want) {
+			t.Errorf("no %s in %v", want, out.Attest.Enforced)
+		}
+		return out
+	}
+	check := func() {
+		t.Helper()
+		for _, how := range []string{"disk /tmp", "disk /work", "names /tmp", "names /work"} {
+			if out := run(p, how, 4); out.Exit != 1 || !out.DiskFull || out.OOM || !strings.Contains(string(out.Stderr), "no space left on device") {
+				t.Errorf("%s: exit %d, full %v, out of memory %v: %s", how, out.Exit, out.DiskFull, out.OOM, out.Stderr)
+			}
+		}
+		if out := run(p, "", 4); out.DiskFull || out.Exit != 0 {
+			t.Errorf("a program that fills nothing: exit %d, full %v: %s", out.Exit, out.DiskFull, out.Stderr)
+		}
+		if out := run(imitate, "", 4); out.DiskFull || out.Exit == 0 {
+			t.Errorf("a program that fails: exit %d, full %v", out.Exit, out.DiskFull)
+		}
+	}
+	check()
+	defer func(fs string) { cgroupFS = fs }(cgroupFS)
+	cgroupFS = t.TempDir()
+	if err := os.WriteFile(cgroupFS+"/cgroup.controllers", nil, 0o400); err != nil { // a hierarchy in which no group can be made
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cgroupFS+"/binnacle", nil, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	out, err := r.Run(t.Context(), Spec{ID: "full-least", Program: p, DiskMiB: 512, Stdin: []byte(`{"how":"disk /work"}`), Limits: small})
+	if err != nil || !out.DiskFull || !slices.Contains(out.Attest.Enforced, DiskFact(small.MemoryMiB)) {
+		t.Errorf("without a control group: full %v, %v, %v: %s", out.DiskFull, out.Attest.Enforced, err, out.Stderr)
 	}
 }
 
