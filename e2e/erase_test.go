@@ -23,6 +23,7 @@ type erasable struct {
 	subject, canary string
 	calls           []string // ids of the calls with the canary in their output
 	response        string   // id of a stored response
+	artifacts       []string // ids of artifacts with the canary
 }
 
 // record makes calls with the canary of a data subject: requests to models, with a response, a
@@ -55,6 +56,58 @@ func (e *erasable) record(t *testing.T, m *harness.Mesh, session string) {
 			e.response = doc.ID
 		}
 	}
+	e.recordWork(t, m, session)
+}
+
+// send sends a request about the subject, which must succeed, and returns its response.
+func (e *erasable) send(t *testing.T, m *harness.Mesh, session, path, body string) *harness.Response {
+	t.Helper()
+	r, err := m.DoHeader(t.Context(), "POST", path, body, e.headers(m, session))
+	if err != nil || r.Status != http.StatusOK {
+		t.Fatalf("%s: %v %d %.300s", path, err, r.Status, r.Body)
+	}
+	return r
+}
+
+// recordWork makes calls with the canary that are no tools of the session-runner: artifacts, an entry
+// in memory, a pipeline, a call that its caller executes, and a judgement.
+func (e *erasable) recordWork(t *testing.T, m *harness.Mesh, session string) {
+	t.Helper()
+	call := func(path, body string) *harness.Response {
+		r := e.send(t, m, session, path, body)
+		if !strings.Contains(string(r.Body), e.canary) {
+			t.Fatalf("%s: %.300s", path, r.Body)
+		}
+		e.calls = append(e.calls, r.Header.Get("X-Binnacle-Call-Id"))
+		return r
+	}
+	var stored struct{ Artifact string }
+	for _, x := range []struct{ path, body string }{
+		{"/api/v1/artifacts?name=letter.txt", strings.Repeat("a letter about "+e.canary+"\n", 30_000)}, // two parts
+		{"/api/v1/packs/artifact.put", `{"content":"a note about ` + e.canary + `"}`},
+		{"/api/v1/packs/memory.store", `{"key":"about","value":"a memory of ` + e.canary + `"}`},
+	} {
+		e.send(t, m, session, x.path, x.body).JSON(t, &stored)
+		e.artifacts = append(e.artifacts, stored.Artifact)
+	}
+	call("/api/v1/packs/artifact.get", `{"artifact":"`+e.artifacts[0]+`"}`)
+	call("/api/v1/packs/memory.recall", `{"query":"memory"}`)
+	call("/api/v1/packs/pipeline.run", `{"document":{"name":"about","output":"${{ steps.one.output }}","steps":[{"id":"one","input":{"text":"`+e.canary+`"},"pack":"noop"}]}}`)
+	call("/api/v1/judgements", `{"rubric":"name: `+e.canary+`\nmodel: openai/m-good\nmin: 0\nmax: 9\ncriteria:\n  - id: polite\n    description: it was polite to `+e.canary+`\n","session":"`+session+`"}`)
+	var own intent
+	r := e.send(t, m, session, "/api/v1/decide", `{"args":{"text":"`+e.canary+`"},"kind":"tool.noop","report_within_ms":60000,"tool":"noop"}`)
+	r.JSON(t, &own)
+	report := `{"args_digest":"` + own.ArgsDigest + `","output":{"text":"` + e.canary + `"},"status":"succeeded"}`
+	for range 2 { // the second one is a repetition
+		e.send(t, m, session, "/api/v1/intents/"+own.IntentID+"/outcome", report)
+	}
+	e.calls = append(e.calls, r.Header.Get("X-Binnacle-Call-Id"))
+}
+
+// recalled returns what is recalled about the subject.
+func (e *erasable) recalled(t *testing.T, m *harness.Mesh) string {
+	t.Helper()
+	return string(e.send(t, m, "s-recalled", "/api/v1/packs/memory.recall", `{"query":"memory"}`).Body)
 }
 
 // headers returns the header fields of a request about the subject.
@@ -82,6 +135,9 @@ func (e *erasable) reads(t *testing.T, m *harness.Mesh) (out []*harness.Response
 	paths := []string{"/v1/responses/" + e.response}
 	for _, id := range e.calls {
 		paths = append(paths, "/api/v1/calls/"+id)
+	}
+	for _, id := range e.artifacts {
+		paths = append(paths, "/api/v1/artifacts/"+id+"/content")
 	}
 	for _, path := range paths {
 		r, err := m.DoHeader(t.Context(), "GET", path, "", bearer(m, ""))
@@ -171,8 +227,9 @@ func granted(t *testing.T, m *harness.Mesh, args ...string) string {
 	return r.out
 }
 
-// TestErasure shows that the content about a data subject, of requests to models and of calls of
-// tools, inline, in objects and in caches, is not readable anywhere within a second of its
+// TestErasure shows that the content about a data subject, of requests to models, of calls of
+// tools, pipelines and judgements, of calls that their caller executes, in artifacts and in memory,
+// inline, in objects, in caches and indexes, is not readable anywhere within a second of its
 // erasure, that the content about another subject is until its tenant is erased, and that packs
 // and exports of before and after verify.
 func TestErasure(t *testing.T) {
@@ -201,6 +258,11 @@ func TestErasure(t *testing.T) {
 			if r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls", `{"kind":"vault.rotate_content_key"}`, ann.headers(m, "s-x")); err != nil || r.Status != http.StatusBadRequest || !strings.Contains(string(r.Body), "X-Binnacle-Subject") {
 				t.Errorf("a data subject is accepted for a call that is not encrypted: %v %d %s", err, r.Status, r.Body)
 			}
+			for path, body := range map[string]string{"/api/v1/packs/artifact.get": `{"artifact":"` + ann.artifacts[1] + `"}`, "/v1/responses": `{"model":"anthropic/m-good","input":"more","previous_response_id":"` + ann.response + `"}`} {
+				if r, err := m.DoHeader(t.Context(), "POST", path, body, bob.headers(m, "s-x")); err != nil || r.Status != http.StatusBadRequest || strings.Contains(string(r.Body), ann.canary) || !strings.Contains(string(r.Body), "X-Binnacle-Subject") {
+					t.Errorf("%s: a call about another subject reads the content: %v %d %.300s", path, err, r.Status, r.Body)
+				}
+			}
 			dir := t.TempDir()
 			before, after, export, ledger := filepath.Join(dir, "before.tar"), filepath.Join(dir, "after.tar"), filepath.Join(dir, "tenant.jsonl"), filepath.Join(dir, "ledger.jsonl")
 			cli(t, m, "export", "--session", "s-subjects", "--out", before)
@@ -218,7 +280,13 @@ func TestErasure(t *testing.T) {
 			if ann.cached(t, m) {
 				t.Error("a response about the erased subject was still cached")
 			}
-			r := post(t.Context(), t, "http://"+m.Addr+"/v1/responses", bearer(m, "s-subjects"), `{"model":"anthropic/m-good","input":"more","previous_response_id":"`+ann.response+`"}`)
+			if got := ann.recalled(t, m); strings.Contains(got, ann.canary) {
+				t.Errorf("erased memory is recalled: %s", got)
+			}
+			if got := bob.recalled(t, m); !strings.Contains(got, bob.canary) || strings.Contains(got, ann.canary) {
+				t.Errorf("memory about another subject: %s", got)
+			}
+			r := post(t.Context(), t, "http://"+m.Addr+"/v1/responses", ann.headers(m, "s-subjects"), `{"model":"anthropic/m-good","input":"more","previous_response_id":"`+ann.response+`"}`)
 			if body := all(t, r); r.StatusCode != http.StatusNotFound || !strings.Contains(body, "erased") {
 				t.Errorf("an erased response is continued: %d %s", r.StatusCode, body)
 			}
@@ -251,7 +319,7 @@ func TestErasure(t *testing.T) {
 			for _, g := range gateways {
 				eventually(t, "the content of the tenant is gone", time.Second, func() bool { return bob.gone(t, g) })
 			}
-			bob.calls = nil
+			bob.calls, bob.artifacts = nil, nil
 			bob.record(t, m, "s-again")
 			bob.readable(t, m)
 		})

@@ -16,6 +16,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -93,18 +94,31 @@ type Object struct {
 	Index   string // "sha256:" and the SHA-256 of the index in hex
 }
 
-// NewUpload returns the id of a new upload.
-func NewUpload() string { return contract.IDUpload + rand.Text() }
+// maxUpload is the maximum length of the id of an upload.
+const maxUpload = 64
+
+// NewUpload returns the id of a new upload. If key, the id of a content key, is not "", the upload
+// is encrypted under it; see Sealed.
+func NewUpload(key string) string {
+	if key == "" {
+		return contract.IDUpload + rand.Text()
+	}
+	return contract.IDUpload + rand.Text()[:19] + "-" + key // 95 random bits, and the maximum length
+}
 
 // inline follows contract.IDUpload in the ids that InlineUpload returns. NewUpload returns no
 // such id, because rand.Text returns no lower-case letters.
 const inline = "inline-"
 
 // InlineUpload returns the id of the upload of the content that is in the arguments of a
-// call. It depends on the call only, so a call that runs again stores no second upload.
-func InlineUpload(tenant, session, call string) string {
+// call. It depends on the call and the content key only, so a call that runs again stores no
+// second upload. If key is not "", the upload is encrypted under it; see Sealed.
+func InlineUpload(tenant, session, call, key string) string {
 	sum := sha256.Sum256([]byte(tenant + "\x00" + session + "\x00" + call))
-	return contract.IDUpload + inline + hex.EncodeToString(sum[:16])
+	if key == "" {
+		return contract.IDUpload + inline + hex.EncodeToString(sum[:16])
+	}
+	return contract.IDUpload + inline + base64.RawURLEncoding.EncodeToString(sum[:9]) + "-" + key
 }
 
 // IsInline reports whether an id has the form of those that InlineUpload returns.
@@ -141,7 +155,7 @@ func isDigest(s string) bool {
 // does not check Tenant and Service, which the caller sets.
 func (o *Object) Valid() error {
 	switch {
-	case !strings.HasPrefix(o.Upload, contract.IDUpload) || !contract.Token(o.Upload) || len(o.Upload) > 64:
+	case !strings.HasPrefix(o.Upload, contract.IDUpload) || !contract.Token(o.Upload) || len(o.Upload) > maxUpload:
 		return errors.New("upload: want the id of an upload, u-…")
 	case o.Size < 0 || o.Size > MaxSize:
 		return fmt.Errorf("size: want 0 to %d bytes", int64(MaxSize))

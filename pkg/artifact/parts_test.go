@@ -190,13 +190,13 @@ func TestFull(t *testing.T) {
 // TestUploads checks the ids of uploads: a new one each time, and for the content in a call's
 // arguments one that depends on the call.
 func TestUploads(t *testing.T) {
-	if a, b := NewUpload(), NewUpload(); a == b || IsInline(a) || !strings.HasPrefix(a, contract.IDUpload) {
+	if a, b := NewUpload(""), NewUpload(""); a == b || IsInline(a) || !strings.HasPrefix(a, contract.IDUpload) {
 		t.Error(a, b)
 	}
 	seen := map[string]string{}
 	for _, call := range [][3]string{{"t", "s", "c"}, {"t", "s", "d"}, {"t", "sc", ""}, {"ts", "", "c"}} {
-		id := InlineUpload(call[0], call[1], call[2])
-		if id != InlineUpload(call[0], call[1], call[2]) || !IsInline(id) || seen[id] != "" || (&Object{Upload: id, Digest: "sha256:" + strings.Repeat("0", 64), Index: "sha256:" + strings.Repeat("0", 64)}).Valid() != nil {
+		id := InlineUpload(call[0], call[1], call[2], "")
+		if id != InlineUpload(call[0], call[1], call[2], "") || !IsInline(id) || seen[id] != "" || (&Object{Upload: id, Digest: "sha256:" + strings.Repeat("0", 64), Index: "sha256:" + strings.Repeat("0", 64)}).Valid() != nil {
 			t.Errorf("%v: %s, also of %s", call, id, seen[id])
 		}
 		seen[id] = fmt.Sprint(call)

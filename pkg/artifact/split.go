@@ -23,11 +23,20 @@ func (s Split) of(service string) Collected {
 	return s.Collected
 }
 
+// partsOf returns the upload that the key of a part belongs to, and reports whether the key is well
+// formed.
+func partsOf(key string) (Parts, bool) {
+	f := strings.SplitN(key, ".", 4)
+	if len(f) != 4 {
+		return Parts{}, false
+	}
+	return Parts{f[0], f[1], f[2]}, true
+}
+
 // service returns the service in a key.
 func service(key string) string {
-	_, rest, _ := strings.Cut(key, ".")
-	name, _, _ := strings.Cut(rest, ".")
-	return name
+	p, _ := partsOf(key)
+	return p.Service
 }
 
 // Put implements Store.

@@ -129,7 +129,7 @@ func (w *Writer) Close() (Object, error) {
 // Write stores the content of a reader as a new upload of a tenant by a service; see
 // NewWriter and Writer.Close. It also returns the errors of the reader.
 func Write(ctx context.Context, s Store, tenant, service string, limit int64, r io.Reader) (Object, error) {
-	return WriteAs(ctx, s, tenant, service, NewUpload(), limit, r)
+	return WriteAs(ctx, s, tenant, service, NewUpload(""), limit, r)
 }
 
 // WriteAs is like Write, with the id of the upload. It may be repeated with the same content. For

@@ -10,6 +10,7 @@ package contentkeys
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -36,7 +37,8 @@ const (
 )
 
 // Query is the query for the content keys of the tenant that it is sent for. The
-// vault-broker answers it only for the services in services.ContentReaders.
+// vault-broker answers it only for the services in services.ContentReaders, and checks for which
+// keys.
 var Query = readersQuery()
 
 // readersQuery returns the query of package query, addressed to the vault-broker and
@@ -104,6 +106,33 @@ func PseudonymOf(id string) string {
 	return p
 }
 
+// ErrOtherSubject is the error of a call that would read content about a data subject that the call
+// does not name.
+var ErrOtherSubject = errors.New("the content is about a data subject that the call does not name: send the header X-Binnacle-Subject")
+
+// callKey is the context key of the call for which contents are read and written.
+type callKey struct{}
+
+// ForCall returns a context for reading and writing the contents of the call that the event with the
+// ledger sequence allowed allows. The vault-broker gives an executor keys only for such a call.
+func ForCall(ctx context.Context, allowed uint64) context.Context {
+	return context.WithValue(ctx, callKey{}, allowed)
+}
+
+// CallOf returns the ledger sequence that ForCall has added to a context, or 0.
+func CallOf(ctx context.Context) uint64 {
+	seq, _ := ctx.Value(callKey{}).(uint64)
+	return seq
+}
+
+// Covers reports whether a call whose contents are encrypted under the key call may read content
+// under the key content. A call about no or another data subject may not read content about a data
+// subject, because it would record it under a key that an erasure of the subject does not destroy.
+func Covers(call, content string) bool {
+	p := PseudonymOf(content)
+	return p == "" || p == PseudonymOf(call)
+}
+
 // keys returns an owner's cached keys if they are not older than life and has returns
 // true for them, and otherwise fetches them. The owner's lock is held while they are
 // fetched, so a concurrent caller waits and can use the result.
@@ -129,7 +158,7 @@ func (r *Ring) query(ctx context.Context, of Owner) (got Keys, err error) {
 	if err != nil {
 		return Keys{}, err
 	}
-	sealed, err := rpc.Do(ctx, r.client.In(of.Tenant), Query, query.ContentKeysRequest{Pseudonym: of.Pseudonym, Recipient: k.Public(), Subject: of.Subject})
+	sealed, err := rpc.Do(ctx, r.client.In(of.Tenant), Query, query.ContentKeysRequest{Allowed: int64(CallOf(ctx)), Pseudonym: of.Pseudonym, Recipient: k.Public(), Subject: of.Subject})
 	if err != nil {
 		return Keys{}, fmt.Errorf("content keys: %w", err)
 	}

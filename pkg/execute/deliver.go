@@ -9,6 +9,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/budgetfence"
 	"github.com/binnacle-mesh/binnacle/pkg/consumer"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
@@ -112,6 +113,7 @@ func (x *Executor) one(ctx context.Context, d *consumer.Delivery) error {
 	if err != nil {
 		return err
 	}
+	ctx = contentkeys.ForCall(ctx, w.seq)
 	// Cancelling runCtx stops the handler; ctx remains valid for recording the outcome.
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -12,11 +12,10 @@ import (
 
 // Attach prepares the request as the body of a call, in the capture mode a.Capture: a
 // plain or encrypted body is to be stored, and any other is only carried to the
-// executor. An encrypted body is under the current key of a data subject or, if subject is "",
-// of the tenant. It sets a.Body to the body's commitment and, in mode CaptureHashed, a.Digest
+// executor. An encrypted body is under the content key that key selects. It sets a.Body to the body's commitment and, in mode CaptureHashed, a.Digest
 // to the body's SHA-256. s is used only in mode CaptureEncrypted, the only mode in which
 // Attach can fail.
-func (a *Args) Attach(ctx context.Context, s *blob.Store, subject string, body []byte) (*propose.Body, error) {
+func (a *Args) Attach(ctx context.Context, s *blob.Store, key blob.Under, body []byte) (*propose.Body, error) {
 	const media = "application/json"
 	var b propose.Body
 	switch a.Capture {
@@ -24,7 +23,7 @@ func (a *Args) Attach(ctx context.Context, s *blob.Store, subject string, body [
 		b.Content, b.Object = blob.Refer(body, media)
 	case CaptureEncrypted:
 		var err error
-		if b.Content, b.Object, err = s.Seal(ctx, blob.Under{Subject: subject}, body, media); err != nil {
+		if b.Content, b.Object, err = s.Seal(ctx, key, body, media); err != nil {
 			return nil, err
 		}
 	default:
@@ -42,11 +41,12 @@ func (a *Args) Attach(ctx context.Context, s *blob.Store, subject string, body [
 // body, the labels (the data classes of the body) and the executor, and sets Stream. Its
 // error is that of Attach.
 func Request(ctx context.Context, s *blob.Store, r *propose.Request, a *Args, body []byte, labels []string) error {
-	b, err := a.Attach(ctx, s, r.Subject, body)
+	b, err := a.Attach(ctx, s, r.Key, body)
 	if err != nil {
 		return err
 	}
 	b.For = Executor
+	r.Encrypt = false // the args are a summary without content
 	r.Body, r.Args, r.Labels, r.Stream, r.Executor = b, contract.Bytes(a), labels, true, Executor
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
@@ -28,7 +29,7 @@ func TestPeek(t *testing.T) {
 		t.Errorf("hold %d of %d", a.In, a.Hold)
 	}
 	a.Capture = CapturePlain
-	if _, err := a.Attach(t.Context(), nil, "", []byte(body)); err != nil {
+	if _, err := a.Attach(t.Context(), nil, blob.Under{}, []byte(body)); err != nil {
 		t.Fatal(err)
 	}
 	var b Args
@@ -98,7 +99,7 @@ func FuzzPeek(f *testing.F) {
 				continue
 			}
 			a.Capture = CaptureOff
-			p, err := a.Attach(t.Context(), nil, "", body)
+			p, err := a.Attach(t.Context(), nil, blob.Under{}, body)
 			if err != nil {
 				t.Fatal(err)
 			}

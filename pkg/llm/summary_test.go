@@ -87,10 +87,10 @@ func (k keys) Key(context.Context, string, string) ([]byte, error) { return k.ke
 func TestEncrypted(t *testing.T) {
 	body := []byte(`{"model":"m"}`)
 	a := Args{Capture: CaptureEncrypted}
-	if _, err := a.Attach(t.Context(), &blob.Store{}, "", body); err == nil || a.Body != "" {
+	if _, err := a.Attach(t.Context(), &blob.Store{}, blob.Under{}, body); err == nil || a.Body != "" {
 		t.Errorf("%+v %v", a, err)
 	}
-	b, err := a.Attach(t.Context(), &blob.Store{Keys: keys{make([]byte, 32)}}, "ann", body)
+	b, err := a.Attach(t.Context(), &blob.Store{Keys: keys{make([]byte, 32)}}, blob.Under{Subject: "ann"}, body)
 	if err != nil || b.Content.Encryption == nil || b.Content.Encryption.KeyID != "k-1" || a.Body != b.Content.Commitment || a.Digest != "" {
 		t.Errorf("%+v %+v %v", a, b, err)
 	}

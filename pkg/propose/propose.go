@@ -60,10 +60,9 @@ type Request struct {
 	SessionName string // name that the caller gave the session, or ""
 	Requested   string // digest of the session id that the caller requested but may not use
 
-	// Encrypt is whether the args are encrypted, under the current key of the data subject
-	// Subject or, if that is "", under that of the tenant.
+	// Encrypt is whether the args are encrypted, under the content key that Key selects.
 	Encrypt bool
-	Subject string
+	Key     blob.Under
 
 	Labels     []string // data classes that the proposing service detected in the caller's content
 	OnBehalfOf string   // principal that the actor acts for, as stated by the caller, or ""
@@ -83,9 +82,17 @@ type Body struct {
 // those of blob.Store's Commit and CommitSealed.
 func (r *Request) Commit(ctx context.Context, s *blob.Store, doc []byte) (contract.Content, error) {
 	if r.Encrypt {
-		return s.CommitSealed(ctx, blob.Under{Subject: r.Subject}, doc, "application/json")
+		return s.CommitSealed(ctx, r.Key, doc, "application/json")
 	}
 	return s.Commit(ctx, doc, "application/json")
+}
+
+// Inherit lets the contents of a nested call be encrypted under the key of those of its parent, if
+// these are encrypted.
+func (r *Request) Inherit(parent *contract.Call) {
+	if id := parent.KeyID(); id != "" {
+		r.Encrypt, r.Key = true, blob.Under{KeyID: id}
+	}
 }
 
 // NewCallID returns a new random call id.

@@ -91,6 +91,43 @@ func decode(e *contract.Event) *contract.Allowed {
 	return &a
 }
 
+// Unended returns the data of the event with the ledger sequence at if by it policy has allowed
+// one of the executors to run a call of the tenant that has no outcome, whether it has started or
+// not, and if the decision is valid for the call. Otherwise it returns nil. An expired intent makes
+// no difference, because it limits the start of the call. An error means that the ledger could not
+// be read.
+func (c *Checker) Unended(ctx context.Context, tenant string, at uint64, executors ...string) (*contract.Allowed, error) {
+	if at < 1 {
+		return nil, nil
+	}
+	en, err := c.Log.Get(ctx, at)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, executor := range executors {
+		e, err := eventlog.Open(en, bus.AllowedFilter(executor))
+		if err != nil || e.Tenant != tenant {
+			continue
+		}
+		a := decode(e)
+		if a == nil {
+			return nil, nil
+		}
+		if err := guard.CheckIntent(a, e.Tenant, e.Session, executor, c.Now(), c.Keys); err != nil && !errors.Is(err, guard.ErrExpired) {
+			return nil, nil
+		}
+		h, err := c.History(ctx, outcome.CallOf(e, executor), at)
+		if err != nil || h.Recorded {
+			return nil, err
+		}
+		return a, nil
+	}
+	return nil, nil
+}
+
 // The reasons for which Check refuses a request, besides those about its tenant.
 const (
 	NoDecision = "no decision allows this call"

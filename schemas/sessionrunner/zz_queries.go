@@ -37,11 +37,13 @@ type CallProgressReport struct {
 // SandboxCallRequest is the request of session-runner.sandbox_call.
 type SandboxCallRequest struct {
 	Actor           string `json:"actor"`
-	Args            string `json:"args"` // the arguments, a JSON document
+	Allowed         int64  `json:"allowed,omitempty"` // ledger sequence of the event that allows the call
+	Args            string `json:"args"`              // the arguments, a JSON document
 	CallID          string `json:"call_id"`
 	Cancel          bool   `json:"cancel"`                     // end the call with this id instead of carrying it out
 	EgressAuthority string `json:"egress_authority,omitempty"` // the certificate authority of the call's proxy, in PEM; empty without egress
 	EgressSocket    string `json:"egress_socket,omitempty"`    // path of the socket of the call's proxy; empty without egress
+	KeyID           string `json:"key_id,omitempty"`           // content key of the contents of the call; empty if they are not encrypted
 	Kind            string `json:"kind"`
 	Session         string `json:"session"`
 	WallMS          int64  `json:"wall_ms"` // greatest time for a command

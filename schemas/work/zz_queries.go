@@ -128,10 +128,11 @@ type ArtifactListRequest struct {
 
 // ArtifactPartRequest is the request of work.artifact_part.
 type ArtifactPartRequest struct {
-	Artifact string `json:"artifact"` // id
-	Offset   int64  `json:"offset"`   // first byte of the part
-	Owner    string `json:"owner"`    // principal
-	Upload   string `json:"upload"`   // id of the upload
+	Allowed  int64  `json:"allowed,omitempty"` // ledger sequence of the event that allows the call for which the artifact is read
+	Artifact string `json:"artifact"`          // id
+	Offset   int64  `json:"offset"`            // first byte of the part
+	Owner    string `json:"owner"`             // principal
+	Upload   string `json:"upload"`            // id of the upload
 }
 
 // ArtifactUsageRequest is the request of work.artifact_usage.

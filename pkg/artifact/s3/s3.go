@@ -169,7 +169,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 		return nil, s.failed("read of", err)
 	}
 	defer r.Close()
-	part, err := io.ReadAll(io.LimitReader(r, artifact.PartSize+1)) // a larger object does not match its digest
+	part, err := io.ReadAll(io.LimitReader(r, artifact.MaxStored+1)) // a larger object does not match its digest
 	if err != nil {
 		return nil, s.failed("read of", err)
 	}

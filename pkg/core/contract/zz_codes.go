@@ -79,6 +79,7 @@ const (
 	CodeTenantSuspended     = "tenant_suspended"      // The caller's tenant is suspended.
 	CodeTimeout             = "timeout"               // The program or the query exceeded its time.
 	CodeTokenInvalid        = "token_invalid"         // The bearer token or virtual key is not valid, or was revoked.
+	CodeTokenLost           = "token_lost"            // The authorization server refuses a refresh token that a vault-broker had sent before it stopped: the server may have replaced it, and the new one was not stored. Log in again, or store a new one.
 	CodeTokenMissing        = "token_missing"         // The request has no bearer token.
 	CodeTokenRefused        = "token_refused"         // The authorization server refused to issue an access token for a secret of type oauth, for example because its refresh token has ended: store a new one.
 	CodeTokenUnavailable    = "token_unavailable"     // The authorization server of a secret of type oauth does not respond, or responds with an error of its own.
@@ -185,6 +186,7 @@ var Codes = map[string]CodeInfo{
 	CodeTenantSuspended:     {403, false, "The caller's tenant is suspended."},
 	CodeTimeout:             {504, true, "The program or the query exceeded its time."},
 	CodeTokenInvalid:        {401, false, "The bearer token or virtual key is not valid, or was revoked."},
+	CodeTokenLost:           {502, false, "The authorization server refuses a refresh token that a vault-broker had sent before it stopped: the server may have replaced it, and the new one was not stored. Log in again, or store a new one."},
 	CodeTokenMissing:        {401, false, "The request has no bearer token."},
 	CodeTokenRefused:        {502, false, "The authorization server refused to issue an access token for a secret of type oauth, for example because its refresh token has ended: store a new one."},
 	CodeTokenUnavailable:    {503, true, "The authorization server of a secret of type oauth does not respond, or responds with an error of its own."},

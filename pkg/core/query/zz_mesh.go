@@ -13,7 +13,7 @@ var (
 	// BodyQuery is mesh.body. The body of a call that the instance proposed and whose content is not stored. Only the call's executor receives it.
 	BodyQuery = Bytes[BodyRequest]{Info: Info{Service: "", Verb: "body", Callers: []string{"executors"}, Scope: OfBoth, View: "", Deadline: 30000 * time.Millisecond}}
 
-	// ContentKeysQuery is mesh.content_keys. The content keys of the tenant, or of a data subject of the tenant, sealed to the recipient. If there is none yet, a key is made for a subject that is given by name, and for the tenant.
+	// ContentKeysQuery is mesh.content_keys. The content keys of the tenant, or of a data subject of the tenant, sealed to the recipient. If there is none yet, a key is made for a subject that is given by name, and for the tenant. The gateway and policy receive the keys of every owner, audit those of tenants, and executors those of the owner of the key of a call that they are allowed to run and that has no outcome, and of its tenant.
 	ContentKeysQuery = Query[ContentKeysRequest, SealedKeys]{Info: Info{Service: "", Verb: "content_keys", Callers: []string{"content readers"}, Scope: OfBoth, View: "", Deadline: 3000 * time.Millisecond}}
 
 	// HealthQuery is mesh.health. The state of every part of the instance that is queried.
@@ -61,6 +61,7 @@ type BodyRequest struct {
 
 // ContentKeysRequest is the request of content_keys.
 type ContentKeysRequest struct {
+	Allowed   int64  `json:"allowed,omitempty"`   // ledger sequence of the event that allows the call for which an executor fetches the keys
 	Pseudonym string `json:"pseudonym,omitempty"` // pseudonym of a data subject, as key ids contain it
 	Recipient string `json:"recipient"`           // X25519 public key in base64 that the keys are sealed to
 	Subject   string `json:"subject,omitempty"`   // name of a data subject; not together with pseudonym

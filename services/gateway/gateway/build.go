@@ -97,9 +97,9 @@ func outsideOf(env *run.Env, store artifact.Collected) Outside {
 	switch {
 	case env.Conn == nil:
 	case store == nil:
-		out.Artifacts = artifact.Stream{Conn: env.Conn}
+		out.Artifacts = artifact.Sealed{Collected: artifact.Stream{Conn: env.Conn}, Keys: env.Blobs.Keys}
 	default:
-		out.Artifacts = artifact.Split{Collected: store, Service: services.SessionRunner, Own: artifact.Stream{Conn: env.Conn}}
+		out.Artifacts = artifact.Sealed{Collected: artifact.Split{Collected: store, Service: services.SessionRunner, Own: artifact.Stream{Conn: env.Conn}}, Keys: env.Blobs.Keys}
 	}
 	return out
 }

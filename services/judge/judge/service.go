@@ -175,9 +175,13 @@ func (s *Service) ask(ctx context.Context, w *execute.Work, session string, r *v
 		return "", err
 	}
 	args.Capture = llm.CapturePlain // the content on which a judgement is based must remain readable
+	if w.Call.KeyID() != "" {
+		args.Capture = llm.CaptureEncrypted
+	}
 	req := propose.Request{ID: propose.NewCallID(), Kind: llm.Chat, Tool: llm.Chat, Executor: llm.Executor, Actor: w.Event.Actor, Client: w.Event.Client,
 		Session: contract.SessionID(w.Event.Tenant, w.Event.Actor, session), SessionName: session, Token: w.Call.Token,
 		OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: judgeTime, Parent: w.Event}
+	req.Inherit(w.Call)
 	if err := llm.Request(ctx, s.env.Blobs.In(w.Event.Tenant), &req, args, raw, labels); err != nil {
 		return "", err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
@@ -148,6 +149,9 @@ func (c *call) exchange(ctx context.Context, callID string) (body, output []byte
 	var call contract.Call
 	if err := c.event(ctx, audit.ProposalQuery, contract.EventCallProposed, callID, &call); err != nil {
 		return nil, nil, "", err
+	}
+	if !contentkeys.Covers(c.w.Call.KeyID(), call.KeyID()) {
+		return nil, nil, "", &provider.Failure{Code: fault.InvalidInput, Message: contentkeys.ErrOtherSubject.Error(), Fault: &ir.Fault{Param: "/previous_response_id", Message: contentkeys.ErrOtherSubject.Error()}}
 	}
 	rawArgs, err := c.s.env.Blobs.In(c.w.Event.Tenant).Open(ctx, &call.Args)
 	if err != nil {

@@ -185,8 +185,8 @@ func (s *Service) fits(ctx context.Context, w *execute.Work, all []made) error {
 // upload depends on the call, the member and the content, so a call that runs again does not
 // store the same content twice.
 func (s *Service) store(ctx context.Context, w *execute.Work, m made) (string, error) {
-	upload := artifact.InlineUpload(w.Event.Tenant, w.Event.Session, w.Call.ID+"/"+m.Member+"/"+m.sum())
-	o, err := artifact.WriteAs(ctx, artifact.Stream{Conn: s.env.Conn}, w.Event.Tenant, services.SessionRunner, upload, int64(len(m.content)), bytes.NewReader(m.content))
+	upload := artifact.InlineUpload(w.Event.Tenant, w.Event.Session, w.Call.ID+"/"+m.Member+"/"+m.sum(), w.Call.KeyID())
+	o, err := artifact.WriteAs(ctx, files(s.env), w.Event.Tenant, services.SessionRunner, upload, int64(len(m.content)), bytes.NewReader(m.content))
 	if err != nil {
 		return "", err
 	}

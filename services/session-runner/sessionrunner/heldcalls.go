@@ -27,6 +27,7 @@ import (
 // instance has forwarded to it.
 type heldCall struct {
 	tenant, actor, session, id, kind string
+	key                              string          // content key of the contents of the call, or ""
 	cause                            *contract.Event // nil for a call that another instance has claimed
 	wall                             time.Duration   // maximum time of a command
 	args                             heldArgs
@@ -72,7 +73,7 @@ type heldArgs struct {
 // handle executes a call for held sandboxes, after it has read every event that was stored
 // before into the view.
 func (h *holder) handle(ctx context.Context, w *execute.Work) execute.Result {
-	c := &heldCall{tenant: w.Event.Tenant, actor: w.Event.Actor, session: w.Event.Session, id: w.Call.ID, kind: w.Call.Kind, cause: w.Event, wall: maxExecMS * time.Millisecond}
+	c := &heldCall{tenant: w.Event.Tenant, actor: w.Event.Actor, session: w.Event.Session, id: w.Call.ID, kind: w.Call.Kind, key: w.Call.KeyID(), cause: w.Event, wall: maxExecMS * time.Millisecond}
 	if err := json.Unmarshal(w.Args, &c.args); err != nil {
 		return execute.Fail(contract.CodeInvalidInput, "arguments: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
@@ -37,7 +38,7 @@ func (h *holder) forward(ctx context.Context, c *heldCall, args []byte) execute.
 		return execute.Fail(contract.CodeUnavailable, "%s, which holds sandbox %s, does not run: call again when another one has adopted it", to, c.sandbox.ID)
 	}
 	client := h.env.Queries.In(c.tenant).To(to)
-	req := events.SandboxCallRequest{Actor: c.actor, Args: string(args), CallID: c.id, Kind: c.kind, Session: c.session, WallMS: c.wall.Milliseconds()}
+	req := events.SandboxCallRequest{Actor: c.actor, Allowed: int64(contentkeys.CallOf(ctx)), Args: string(args), CallID: c.id, KeyID: c.key, Kind: c.kind, Session: c.session, WallMS: c.wall.Milliseconds()}
 	if c.egress != nil {
 		req.EgressSocket, req.EgressAuthority = c.egress.Socket, string(c.egress.CA)
 	}
@@ -96,7 +97,7 @@ func (h *holder) watch(ctx context.Context, instance string, lost func()) {
 func serveHeld(h *holder) {
 	serveView(h, h.env.Transport)
 	rpc.Serve(&rpc.Server{Transport: h.env.Transport}, events.SandboxCallQuery, func(ctx context.Context, q *events.SandboxCallRequest) (events.SandboxCallResult, error) {
-		c := &heldCall{tenant: transient.Tenant(ctx), actor: q.Actor, session: q.Session, id: q.CallID, kind: q.Kind, wall: time.Duration(q.WallMS) * time.Millisecond}
+		c := &heldCall{tenant: transient.Tenant(ctx), actor: q.Actor, session: q.Session, id: q.CallID, kind: q.Kind, key: q.KeyID, wall: time.Duration(q.WallMS) * time.Millisecond}
 		key := [2]string{c.tenant, c.id}
 		if q.Cancel {
 			h.remote.cancel(key)
@@ -118,7 +119,7 @@ func serveHeld(h *holder) {
 		if res.ErrorCode == "" {
 			ctx, stop := context.WithCancel(ctx)
 			defer h.remote.begin(key, stop)()
-			res = h.local(ctx, c)
+			res = h.local(contentkeys.ForCall(ctx, uint64(max(q.Allowed, 0))), c)
 		}
 		out := events.SandboxCallResult{Status: res.Status, ErrorCode: res.ErrorCode, ErrorMessage: res.ErrorMessage, Output: string(res.Output)}
 		if res.Usage != nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
@@ -64,7 +65,7 @@ func attach(ctx context.Context, env *run.Env, w *execute.Work, p *pack.Pack, st
 		out.Write(name)
 		out.WriteString(`:"`)
 		enc := base64.NewEncoder(base64.StdEncoding, &out)
-		if res := content(ctx, env, w.Event.Tenant, w.Event.Actor, in, id, enc); res.ErrorCode != "" {
+		if res := content(ctx, env, inputReader{w.Event.Tenant, w.Event.Actor, w.Call.KeyID()}, in, id, enc); res.ErrorCode != "" {
 			return nil, res
 		}
 		if err := enc.Close(); err != nil {
@@ -80,9 +81,14 @@ func attach(ctx context.Context, env *run.Env, w *execute.Work, p *pack.Pack, st
 	return out.Bytes(), execute.Result{}
 }
 
-// content writes the content of an artifact of the owner to out, and compares it with the digest in
+// inputReader is the call that reads an artifact: its tenant and actor, and the content key of its
+// contents, or "".
+type inputReader struct{ tenant, actor, key string }
+
+// content writes the content of an artifact of the caller to out, and compares it with the digest in
 // the id.
-func content(ctx context.Context, env *run.Env, tenant, owner string, in pack.Input, id string, out io.Writer) execute.Result {
+func content(ctx context.Context, env *run.Env, by inputReader, in pack.Input, id string, out io.Writer) execute.Result {
+	tenant, owner := by.tenant, by.actor
 	digest := artifact.DigestOf(id)
 	if digest == "" {
 		return execute.Fail(contract.CodeInvalidInput, "%s: want the id of an artifact, ar- and 64 hex digits", in.Member)
@@ -98,6 +104,9 @@ func content(ctx context.Context, env *run.Env, tenant, owner string, in pack.In
 	if a.Size > in.MaxBytes {
 		return execute.Fail(contract.CodeInvalidInput, "%s: the artifact has %d bytes, and the pack accepts %d", in.Member, a.Size, in.MaxBytes)
 	}
+	if !contentkeys.Covers(by.key, artifact.KeyOf(a.Upload)) {
+		return execute.Fail(contract.CodeInvalidInput, "%s: %v", in.Member, contentkeys.ErrOtherSubject)
+	}
 	o := artifact.Object{Tenant: tenant, Service: a.Service, Upload: a.Upload, Size: a.Size, Digest: digest, Index: a.Index}
 	sum := sha256.New()
 	if err := copyContent(ctx, env, owner, id, o, io.MultiWriter(sum, out)); err != nil {
@@ -109,10 +118,15 @@ func content(ctx context.Context, env *run.Env, tenant, owner string, in pack.In
 	return execute.Result{}
 }
 
+// files returns the stream ARTIFACTS as a store of artifacts.
+func files(env *run.Env) artifact.Store {
+	return artifact.Sealed{Collected: artifact.Stream{Conn: env.Conn}, Keys: env.Blobs.Keys}
+}
+
 // copyContent writes the content of an artifact to w. If it is not in the stream ARTIFACTS but in
 // S3, for which the session-runner has no credentials, work reads it.
 func copyContent(ctx context.Context, env *run.Env, owner, id string, o artifact.Object, w io.Writer) error {
-	r, err := artifact.Open(ctx, artifact.Stream{Conn: env.Conn}, o)
+	r, err := artifact.Open(ctx, files(env), o)
 	if err == nil {
 		defer r.Close()
 		_, err = io.Copy(w, r)
@@ -122,7 +136,7 @@ func copyContent(ctx context.Context, env *run.Env, owner, id string, o artifact
 		return err
 	}
 	for at := int64(0); at < o.Size; {
-		part, err := rpc.Do(ctx, env.Queries.In(o.Tenant), queries.ArtifactPartQuery, queries.ArtifactPartRequest{Artifact: id, Offset: at, Owner: owner, Upload: o.Upload})
+		part, err := rpc.Do(ctx, env.Queries.In(o.Tenant), queries.ArtifactPartQuery, queries.ArtifactPartRequest{Allowed: int64(contentkeys.CallOf(ctx)), Artifact: id, Offset: at, Owner: owner, Upload: o.Upload})
 		if err != nil {
 			return err
 		}
@@ -156,7 +170,7 @@ func (c *heldCall) attach(ctx context.Context, env *run.Env) execute.Result {
 			return execute.Fail(contract.CodeInvalidInput, "%s: give it without %s and base64", from.member, strings.TrimSuffix(from.member, "_artifact"))
 		}
 		var out strings.Builder
-		if res := content(ctx, env, c.tenant, c.actor, pack.Input{Member: from.member, MaxBytes: pack.MaxInputBytes}, from.id, &out); res.ErrorCode != "" {
+		if res := content(ctx, env, inputReader{c.tenant, c.actor, c.key}, pack.Input{Member: from.member, MaxBytes: pack.MaxInputBytes}, from.id, &out); res.ErrorCode != "" {
 			return res
 		}
 		from.set(out.String())

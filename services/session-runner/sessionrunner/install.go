@@ -290,7 +290,7 @@ func installArchive(ctx context.Context, s *Service, w *execute.Work, a *SignedA
 		}
 	}
 	tenant := w.Event.Tenant
-	o, err := artifact.WriteAs(ctx, artifact.Stream{Conn: s.env.Conn}, tenant, services.SessionRunner, artifact.InlineUpload(tenant, w.Event.Session, w.Call.ID), MaxArchive, bytes.NewReader(archive))
+	o, err := artifact.WriteAs(ctx, artifact.Stream{Conn: s.env.Conn}, tenant, services.SessionRunner, artifact.InlineUpload(tenant, w.Event.Session, w.Call.ID, ""), MaxArchive, bytes.NewReader(archive))
 	if err != nil {
 		return nil, err
 	}

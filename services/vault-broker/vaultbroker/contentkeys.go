@@ -109,6 +109,9 @@ var contentTools = []contract.Tool{
 // query names.
 func (s *Service) serveContentKeys() {
 	rpc.Serve(&rpc.Server{Transport: s.env.Transport}, contentkeys.Query, func(ctx context.Context, q *query.ContentKeysRequest) (sealed query.SealedKeys, err error) {
+		if err := s.mayHave(ctx, q); err != nil {
+			return sealed, err
+		}
 		k, err := s.content.contentKeysFor(ctx, transient.Tenant(ctx), q)
 		defer func() {
 			for _, key := range k.Keys {
@@ -127,6 +130,35 @@ func (s *Service) serveContentKeys() {
 		sealed.Sealed, err = seal.To(q.Recipient, contentkeys.Info, plain)
 		return sealed, err
 	})
+}
+
+// lenders are the executors for whose calls a service may have content keys, besides its own calls:
+// work reads parts of artifacts for the session-runner.
+var lenders = map[string][]string{services.Work: {services.SessionRunner}}
+
+// mayHave returns an error unless the service that sent a query may have the keys. The gateway
+// returns contents to its callers, and policy decides on them, so both may have the keys of every
+// owner. Audit may have those of tenants. An executor may have those of its tenant and of the data
+// subject of a call that it is allowed to run and that has no outcome; it never names a subject, and
+// so never makes a key for one.
+func (s *Service) mayHave(ctx context.Context, q *query.ContentKeysRequest) error {
+	service, ofSubject := transient.From(ctx), q.Subject != "" || q.Pseudonym != ""
+	switch {
+	case service == services.Gateway || service == services.Policy || service == services.Audit && !ofSubject:
+		return nil
+	case service == services.Audit || q.Subject != "" || q.Allowed < 0:
+		return rpc.Errorf(contract.CodeDenied, "content keys of data subjects are not for %s", service)
+	}
+	a, err := s.calls.Unended(ctx, transient.Tenant(ctx), uint64(q.Allowed), append(lenders[service], service)...)
+	switch {
+	case err != nil:
+		s.env.Log.Warn("the ledger cannot be read", "err", err)
+		return errors.New("the call for which the content keys are fetched cannot be read now")
+	case a == nil || ofSubject && contentkeys.PseudonymOf(a.Call.KeyID()) != q.Pseudonym:
+		s.env.Log.Warn("content keys refused", "service", service, "tenant", transient.Tenant(ctx), "allowed", q.Allowed)
+		return rpc.Errorf(contract.CodeDenied, "no call of %s that has no outcome needs these content keys", service)
+	}
+	return nil
 }
 
 // contentKeys returns all content keys of an owner that are not destroyed, by their names

@@ -3,6 +3,8 @@ package vaultbroker
 import (
 	"bytes"
 	"context"
+	"log/slog"
+	"maps"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,20 +15,28 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/query"
+	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
+	"github.com/binnacle-mesh/binnacle/pkg/running"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/store"
 )
 
-// TestContentKeys checks that content keys are released only to permitted services, that
+// TestContentKeys checks that content keys are released only to permitted services and for permitted
+// calls, that
 // a destroyed key is still missing after the stores are opened again, that its id is not
 // used again, and that the keys of two tenants are independent.
 func TestContentKeys(t *testing.T) {
-	m := meshtest.Start(t, []bus.Declaration{{Service: "vault-broker", Slots: 1}, {Service: "llm-router", Slots: 1}, {Service: "egress-broker", Slots: 1}})
+	var services []bus.Declaration
+	for _, name := range []string{"vault-broker", "gateway", "policy", "audit", "session-runner", "llm-router", "work", "egress-broker"} {
+		services = append(services, bus.Declaration{Service: name, Slots: 1})
+	}
+	m := meshtest.Start(t, services)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	transport := func(s string) *transient.Transport {
@@ -36,7 +46,14 @@ func TestContentKeys(t *testing.T) {
 		return b
 	}
 	dir := t.TempDir()
-	s := &Service{env: &run.Env{Transport: transport("vault-broker")}}
+	log := &memlog.Log{}
+	in := newSession(t, log)
+	key, err := sign.NewKey(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Service{env: &run.Env{Transport: transport("vault-broker"), Log: slog.New(slog.DiscardHandler)}}
+	s.calls = running.New(log, func(string, string, string, uint64) ([]byte, error) { return key.Public(), nil }, everyTenant{}, time.Now, nil)
 	s.Dir, s.KEK = dir, make([]byte, 32)
 	open := func() {
 		t.Helper()
@@ -46,19 +63,51 @@ func TestContentKeys(t *testing.T) {
 	}
 	open()
 	s.serveContentKeys()
-	ask := func(b *transient.Transport) error {
+	ask := func(b *transient.Transport, more map[string]any) error {
 		k, err := seal.NewKey()
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		return meshtest.AskOne(ctx, b, "vault-broker", "vault-broker-1", contentkeys.Query.Verb, map[string]string{"recipient": k.Public(), "from": "llm-router"}, new(query.SealedKeys))
+		q := map[string]any{"recipient": k.Public(), "from": "gateway"}
+		maps.Copy(q, more)
+		return meshtest.AskOne(ctx, b, "vault-broker", "vault-broker-1", contentkeys.Query.Verb, q, new(query.SealedKeys))
 	}
-	if err := ask(transport("llm-router")); err != nil {
-		t.Fatal(err)
+	// An executor has the keys only for a call that it may run and that has no outcome, and those of
+	// a subject only for a call about it; see decided, whose call is the session-runner's.
+	const ofAnn, ofBob = "0000000000000000000000000000000a", "0000000000000000000000000000000b"
+	about := decided(t, key)
+	about.Call.Args.Encryption = &contract.Encryption{KeyID: contract.IDContentKey + ofAnn + "-000001"}
+	_, at := in.put(in.policy, contract.EventAllowed, "session-runner", "c-1", contract.Bytes(about))
+	gateway, policy, auditor, runner, router, work := transport("gateway"), transport("policy"), transport("audit"), transport("session-runner"), transport("llm-router"), transport("work")
+	may := func(what string, b *transient.Transport, more map[string]any, want bool) {
+		t.Helper()
+		if err := ask(b, more); (err == nil) != want {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
-	if err := ask(transport("egress-broker")); err == nil || !strings.Contains(err.Error(), "not for egress-broker") {
+	call := func(more map[string]any) map[string]any {
+		q := map[string]any{"allowed": at}
+		maps.Copy(q, more)
+		return q
+	}
+	ann, bob := map[string]any{"pseudonym": ofAnn}, map[string]any{"pseudonym": ofBob}
+	may("gateway, a subject by its name", gateway, map[string]any{"subject": "ann"}, true)
+	may("policy", policy, bob, true)
+	may("audit, of the tenant", auditor, nil, true)
+	may("audit, of a subject", auditor, ann, false)
+	may("executor without a call", runner, nil, false)
+	may("executor, of the tenant of its call", runner, call(nil), true)
+	may("executor, of the subject of its call", runner, call(ann), true)
+	may("executor, of another subject", runner, call(bob), false)
+	may("executor, a subject by its name", runner, call(map[string]any{"subject": "ann"}), false)
+	may("executor, of another executor's call", router, call(ann), false)
+	may("work, for a call of the session-runner", work, call(ann), true)
+	may("executor, with another event", runner, map[string]any{"allowed": at + 1}, false)
+	in.put(in.policy, contract.EventEffectRecorded, "", "c-1", []byte(`{}`))
+	may("executor after the outcome", runner, call(ann), false)
+	if err := ask(transport("egress-broker"), nil); err == nil || !strings.Contains(err.Error(), "not for egress-broker") {
 		t.Fatal(err)
 	}
 	tenant := "t"

@@ -59,8 +59,11 @@ type tokens struct {
 	// via returns a transport to token endpoints, in a tenant and for a call.
 	via     func(tenant, call string) http.RoundTripper
 	flights singleflight.Group
-	waiting chan struct{}  // has an element for each request that waits for a flight
-	running sync.WaitGroup // counts requests that have left a flight before its end
+	// unstored holds, as unstored by tenant and name, the refresh tokens that servers have issued and
+	// that the backend has not accepted.
+	unstored sync.Map
+	waiting  chan struct{}  // has an element for each request that waits for a flight
+	running  sync.WaitGroup // counts requests that have left a flight before its end
 }
 
 // maxWaiting is the maximum number of requests that wait for access tokens at a time. It is lower
@@ -78,6 +81,12 @@ type storedToken struct {
 	Access  string    `json:"access_token"`
 	Replace time.Time `json:"replace"` // when the token is no longer used
 	Version int       `json:"version"` // of the secret to which it belongs
+}
+
+// unstored is a refresh token that replaces the one in a version of a secret.
+type unstored struct {
+	version int
+	refresh string
 }
 
 // tokenError is the error of a token that was not obtained. It contains no credential.
@@ -167,6 +176,9 @@ func (x *tokens) obtain(ctx context.Context, e *contract.Event, name string) (st
 		}
 		client, bad := secrettype.ParseOAuth(v.Bytes)
 		clear(v.Bytes)
+		if u, ok := x.unstored.Load(e.Tenant + " " + name); ok && u.(unstored).version == v.Version {
+			client.RefreshToken = u.(unstored).refresh
+		}
 		if bad != nil || v.Type != secrettype.OAuth {
 			return "", &tokenError{contract.CodeTokenRefused, "its newest version is no client of type oauth"}
 		}
@@ -182,10 +194,17 @@ func (x *tokens) obtain(ctx context.Context, e *contract.Event, name string) (st
 			return "", err
 		}
 		if !wait {
+			seq, interrupted, err := x.abandoned(ctx, last, seq, name, v.Version)
+			if errors.Is(err, eventlog.ErrConflict) {
+				continue
+			}
+			if err != nil {
+				return "", err
+			}
 			claim := x.env.Emit.New(events.TokenRequestedName, tokenKey(name), contract.Bytes(&events.TokenRequested{CallID: e.CallID, Grant: client.Grant(), Host: client.Endpoint().Host, Name: name, Version: int64(v.Version)}), e)
 			claimed, err := x.append(ctx, claim, seq)
 			if err == nil {
-				return x.exchange(ctx, claim, claimed, name, &v, &client)
+				return x.exchange(ctx, claim, claimed, name, &v, &client, interrupted)
 			}
 			if !errors.Is(err, eventlog.ErrConflict) {
 				return "", err
@@ -219,7 +238,7 @@ func (x *tokens) progress(last *contract.Event, version int) (wait bool, err err
 			return false, err
 		}
 		hold := holdFailed
-		if d.Code == contract.CodeTokenRefused {
+		if d.Code == contract.CodeTokenRefused || d.Code == contract.CodeTokenLost {
 			hold = holdRefused
 		}
 		if age < hold && d.Version == int64(version) {
@@ -227,6 +246,26 @@ func (x *tokens) progress(last *contract.Event, version int) (wait bool, err err
 		}
 	}
 	return false, nil
+}
+
+// abandoned records, if last is a request with a refresh token of the version that no instance has
+// ended in time, that its answer is lost: the server may have replaced the refresh token. It returns
+// the sequence of the last event then, and whether it has recorded that. The error is
+// eventlog.ErrConflict if another instance was faster.
+func (x *tokens) abandoned(ctx context.Context, last *contract.Event, seq uint64, name string, version int) (uint64, bool, error) {
+	if last == nil || last.Name != events.TokenRequestedName {
+		return seq, false, nil
+	}
+	var d events.TokenRequested
+	if err := contract.Decode(last.Data, &d); err != nil {
+		return seq, false, err
+	}
+	if d.Grant != secrettype.GrantRefresh || d.Version != int64(version) {
+		return seq, false, nil
+	}
+	at, err := x.append(ctx, x.env.Emit.New(events.TokenFailedName, tokenKey(name), contract.Bytes(&events.TokenFailed{CallID: d.CallID, Code: contract.CodeTokenLost, Name: name,
+		Reason: "the vault-broker that sent the request did not record the answer; if the server has replaced the refresh token, the new one is lost", Version: d.Version}), last), seq)
+	return at, true, err
 }
 
 // append appends an event about the tokens of a secret if the last one has the sequence expect.
@@ -239,8 +278,9 @@ func (x *tokens) append(ctx context.Context, e *contract.Event, expect uint64) (
 }
 
 // exchange requests a token, stores it, records the result and returns the token. claim is this
-// instance's event token_requested at the sequence claimed.
-func (x *tokens) exchange(ctx context.Context, claim *contract.Event, claimed uint64, name string, v *backend.Value, client *secrettype.OAuthClient) (string, error) {
+// instance's event token_requested at the sequence claimed. If interrupted is true, the answer to an
+// earlier request with the same refresh token is lost, and a refusal has the code token_lost.
+func (x *tokens) exchange(ctx context.Context, claim *contract.Event, claimed uint64, name string, v *backend.Value, client *secrettype.OAuthClient, interrupted bool) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTime)
 	defer cancel()
 	d := events.TokenObtained{CallID: claim.CallID, Name: name, Version: int64(v.Version)}
@@ -259,6 +299,9 @@ func (x *tokens) exchange(ctx context.Context, claim *contract.Event, claimed ui
 		return t.Access, nil
 	}
 	failed := failureOf(err)
+	if interrupted && failed.code == contract.CodeTokenRefused {
+		failed = &tokenError{contract.CodeTokenLost, failed.reason + ": a vault-broker stopped after it had sent this refresh token and before it stored the answer, so the token that replaced it is lost"}
+	}
 	x.env.Log.Warn("no access token was obtained", "tenant", claim.Tenant, "name", name, "call", claim.CallID, "code", failed.code, "err", err)
 	fact := x.env.Emit.New(events.TokenFailedName, tokenKey(name), contract.Bytes(&events.TokenFailed{CallID: claim.CallID, Code: failed.code, Name: name, Reason: failed.reason, Version: int64(v.Version)}), claim)
 	if _, err := x.append(context.WithoutCancel(ctx), fact, claimed); err != nil {
@@ -307,7 +350,7 @@ func failureOf(err error) *tokenError {
 
 // rotate stores the client, whose refresh token the server has replaced, as the version after v,
 // and returns the number of the version. The former refresh token may be invalid by now, so it
-// repeats failed requests until ctx ends. It returns backend.ErrConflict if another value was
+// repeats failed requests until ctx ends, and the next request of this instance uses the new one. It returns backend.ErrConflict if another value was
 // stored meanwhile.
 func (x *tokens) rotate(ctx context.Context, tenant, name string, v *backend.Value, client *secrettype.OAuthClient) (int64, error) {
 	value, err := client.Value()
@@ -324,7 +367,12 @@ func (x *tokens) rotate(ctx context.Context, tenant, name string, v *backend.Val
 			}
 			clear(now.Bytes)
 		}
-		if !backend.Retryable(err) || ctx.Err() != nil {
+		if !backend.Retryable(err) {
+			x.unstored.Delete(tenant + " " + name)
+			return int64(n), err
+		}
+		x.unstored.Store(tenant+" "+name, unstored{v.Version, client.RefreshToken})
+		if ctx.Err() != nil {
 			return int64(n), err
 		}
 		select {

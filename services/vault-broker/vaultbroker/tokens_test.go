@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	events "github.com/binnacle-mesh/binnacle/schemas/vaultbroker"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/secrettype"
 )
 
 // oauthBrokers are instances over one ledger and one store, whose clock a test moves, and an
@@ -378,6 +379,73 @@ func TestTokenTakenOver(t *testing.T) {
 	if got := o.facts(); got != "requested requested obtained" {
 		t.Error(got)
 	}
+}
+
+// TestTokenLost shows that the answer to a request with a refresh token that an instance did not
+// record is recorded as lost, that the refresh token is tried again, that a refusal then says so and
+// how to mend it, and that a refresh token that the store did not accept in time is not lost.
+func TestTokenLost(t *testing.T) {
+	o := newOAuthBrokers(t, 2)
+	o.server.Rotate = true
+	o.store(map[string]string{"refresh_token": o.server.Grant("read")})
+	abandon := func(version int64) {
+		t.Helper()
+		m := o.of[0].env.Emit
+		claim := m.New(events.TokenRequestedName, tokenKey("api"), contract.Bytes(&events.TokenRequested{CallID: "c-0", Grant: "refresh_token", Host: "x", Name: "api", Version: version}), nil)
+		if _, err := m.Append(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		o.pass(time.Hour)
+	}
+	abandon(1) // the instance stopped before the request arrived
+	o.valid(o.use(1))
+	if got := o.facts(); got != "requested failed requested obtained" {
+		t.Error(got)
+	}
+	abandon(2)
+	o.server.Fail(func(w http.ResponseWriter, _ *http.Request) { // the server has replaced the refresh token
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte(`{"error":"invalid_grant"}`))
+	})
+	if got := o.use(1); !strings.HasPrefix(got, "refused:"+contract.CodeTokenLost) || !strings.Contains(got, "store another client or refresh token") {
+		t.Error(got)
+	}
+	if n := len(o.server.Requests()); o.use(0) == "" || len(o.server.Requests()) != n {
+		t.Error("the refusal does not hold")
+	}
+	o.server.Fail(nil)
+	o.store(map[string]string{"refresh_token": o.server.Grant("read")})
+	o.pass(time.Hour)
+	x := o.of[1].keeper.tokens
+	d := &unwritable{x.secrets, backend.ErrUnavailable}
+	x.secrets = d
+	ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
+	defer cancel()
+	v, err := x.secrets.Get(ctx, "t", "api", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, bad := secrettype.ParseOAuth(v.Bytes)
+	if bad != nil {
+		t.Fatal(bad)
+	}
+	last, seq, err := x.lastOf(ctx, "t", "api")
+	if err != nil || last == nil {
+		t.Fatal(err)
+	}
+	claim := x.env.Emit.New(events.TokenRequestedName, tokenKey("api"), contract.Bytes(&events.TokenRequested{CallID: "c-1", Grant: "refresh_token", Host: "x", Name: "api", Version: int64(v.Version)}), nil)
+	claimed, err := x.append(ctx, claim, seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.exchange(ctx, claim, claimed, "api", &v, &client, false); err == nil {
+		t.Fatal("the token was released although its refresh token is not stored")
+	}
+	d.err = nil
+	o.pass(holdFailed)
+	o.valid(o.use(1)) // with the refresh token in memory, since the stored one was replaced
+	o.nowhere()
 }
 
 // unwritable is a backend whose writes fail with err.

@@ -117,7 +117,7 @@ func (s *Service) accessToken(ctx context.Context, e *contract.Event, name, of s
 		return out, no, fmt.Errorf("secret %s: %w", name, err)
 	case errors.As(err, &failed):
 		reason := "secret " + name + ": " + failed.reason
-		if failed.code == contract.CodeTokenRefused {
+		if failed.code == contract.CodeTokenRefused || failed.code == contract.CodeTokenLost {
 			reason += "; " + loginAdvice(e.Tenant, name, v)
 		}
 		return out, refusal{failed.code, reason}, nil

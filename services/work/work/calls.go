@@ -15,6 +15,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
@@ -84,7 +85,7 @@ func failed(err error) execute.Result {
 		code string
 	}{
 		{shelf.ErrNotFound, contract.CodeNotFound}, {shelf.ErrHeld, contract.CodeArtifactHeld}, {shelf.ErrCited, contract.CodeArtifactHeld}, {shelf.ErrNotHeld, contract.CodeNotFound}, {shelf.ErrTaken, contract.CodeConflict},
-		{artifact.ErrNotFound, contract.CodeNotFound}, {artifact.ErrCorrupt, contract.CodeArtifactFailed}, {artifact.ErrTooLarge, contract.CodeResourceExhausted}, {artifact.ErrFull, contract.CodeResourceExhausted},
+		{artifact.ErrNotFound, contract.CodeNotFound}, {artifact.ErrCorrupt, contract.CodeArtifactFailed}, {artifact.ErrTooLarge, contract.CodeResourceExhausted}, {artifact.ErrFull, contract.CodeResourceExhausted}, {contract.ErrErased, contract.CodeContentErased},
 	} {
 		if errors.Is(err, x.is) {
 			return execute.Fail(x.code, "%v", err)
@@ -127,7 +128,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 
 // inlineUpload returns the id of the upload of the content in a call's arguments.
 func inlineUpload(w *execute.Work) string {
-	return artifact.InlineUpload(w.Event.Tenant, w.Event.Session, w.Call.ID)
+	return artifact.InlineUpload(w.Event.Tenant, w.Event.Session, w.Call.ID, w.Call.KeyID())
 }
 
 // recorded returns the upload that a call has recorded; see shelf.View.Recorded.
@@ -336,6 +337,9 @@ func (s *Service) get(ctx context.Context, w *execute.Work, a *args) execute.Res
 	_, u, err := s.find(ctx, w, a.Artifact)
 	if err != nil {
 		return failed(err)
+	}
+	if key := artifact.KeyOf(u.Data.Upload); !contentkeys.Covers(w.Call.KeyID(), key) {
+		return execute.Fail(contract.CodeInvalidInput, "/artifact: %v", contentkeys.ErrOtherSubject)
 	}
 	r, err := artifact.Open(ctx, s.store, u.Object(w.Event.Tenant))
 	if err != nil {

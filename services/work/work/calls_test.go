@@ -51,7 +51,7 @@ func TestPutAgain(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration()})
 	conn := b.Connect(t, services.Work)
 	log := &applied{Log: &memlog.Log{}}
-	s := &Service{Config: Config{Quota: 20}, env: &run.Env{Cell: &run.Cell{}, Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Stream{Conn: conn}}
+	s := &Service{Config: Config{Quota: 20}, env: &run.Env{Cell: &run.Cell{}, Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Sealed{Collected: artifact.Stream{Conn: conn}}}
 	log.to = s
 	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
 	following(t, s)
@@ -61,7 +61,7 @@ func TestPutAgain(t *testing.T) {
 	}
 	const content = `{"content":"0123456789","name":"n"}`
 	// The first run of c-1 ended after it stored the content and before it recorded it.
-	if _, err := artifact.WriteAs(t.Context(), s.store, "t", services.Work, artifact.InlineUpload("t", "s-1", "c-1"), 0, strings.NewReader("0123456789")); err != nil {
+	if _, err := artifact.WriteAs(t.Context(), s.store, "t", services.Work, artifact.InlineUpload("t", "s-1", "c-1", ""), 0, strings.NewReader("0123456789")); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range []struct {
@@ -78,7 +78,7 @@ func TestPutAgain(t *testing.T) {
 		}
 	}
 	const empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	claim := `{"name":"n","upload":"` + artifact.InlineUpload("t", "s-1", "c-3") + `","digest":"` + empty + `","index":"` + empty + `","size":0}`
+	claim := `{"name":"n","upload":"` + artifact.InlineUpload("t", "s-1", "c-3", "") + `","digest":"` + empty + `","index":"` + empty + `","size":0}`
 	if res := put("c-4", claim); res.ErrorCode != contract.CodeInvalidInput || !strings.Contains(res.ErrorMessage, "/upload") {
 		t.Errorf("the upload of another call's content is claimed: %+v", res)
 	}

@@ -27,7 +27,7 @@ import (
 func TestSweep(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration(), {Service: services.Gateway, Artifacts: true}})
 	conn := b.Connect(t, services.Work)
-	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{}}, store: artifact.Stream{Conn: conn}}
+	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{}}, store: artifact.Sealed{Collected: artifact.Stream{Conn: conn}}}
 	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
 	ctx := t.Context()
 	following(t, s)
@@ -83,7 +83,7 @@ func TestSweepFailure(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration(), {Service: services.Gateway, Artifacts: true}})
 	conn := b.Connect(t, services.Work)
 	store := artifact.Stream{Conn: conn}
-	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{}}, store: store}
+	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{}}, store: artifact.Sealed{Collected: store}}
 	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
 	following(t, s)
 	var left []artifact.Object
@@ -95,7 +95,7 @@ func TestSweepFailure(t *testing.T) {
 		left = append(left, o)
 	}
 	slices.SortFunc(left, func(a, b artifact.Object) int { return strings.Compare(a.Upload, b.Upload) })
-	s.store = unreadable{store, left[0].Upload}
+	s.store.Collected = unreadable{store, left[0].Upload}
 	if err := sweep(t.Context(), s, time.Now().Add(25*time.Hour)); err == nil || !strings.Contains(err.Error(), left[0].Upload) {
 		t.Error(err)
 	}
@@ -137,7 +137,7 @@ func TestCollectDue(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration()})
 	conn := b.Connect(t, services.Work)
 	log := &refusing{Log: &memlog.Log{}}
-	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Stream{Conn: conn}}
+	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Sealed{Collected: artifact.Stream{Conn: conn}}}
 	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
 	following(t, s)
 	var all []artifact.Object

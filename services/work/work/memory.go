@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
@@ -63,13 +64,14 @@ type memoryArgs struct {
 	Value     string   `json:"value"`
 }
 
-// remembered returns the readable entries of a caller in a namespace, oldest first.
+// remembered returns the readable entries of a caller in a namespace, oldest first: those about the
+// data subject of the call or, if it has none, those about no data subject.
 func remembered(ctx context.Context, s *Service, w *execute.Work, namespace string) (out []shelf.Entry, err error) {
 	now := s.env.Emit.Now()
 	err = s.read(ctx, func(v *shelf.View) {
 		all, _ := v.List(w.Event.Tenant, w.Event.Actor, now, "", "", math.MaxInt) // an empty before is no error
 		for _, e := range all {
-			if e.Upload.Data.Kind == kindStore && strings.HasPrefix(e.Upload.Data.Name, namespace+":") {
+			if e.Upload.Data.Kind == kindStore && strings.HasPrefix(e.Upload.Data.Name, namespace+":") && subjectOf(e) == contentkeys.PseudonymOf(w.Call.KeyID()) {
 				u := *e.Upload
 				out = append(out, shelf.Entry{Artifact: e.Artifact.Clone(), Upload: &u})
 			}
@@ -77,6 +79,21 @@ func remembered(ctx context.Context, s *Service, w *execute.Work, namespace stri
 	})
 	slices.Reverse(out)
 	return out, err
+}
+
+// subjectOf returns the pseudonym of the data subject that an entry is about, or "".
+func subjectOf(e shelf.Entry) string {
+	return contentkeys.PseudonymOf(artifact.KeyOf(e.Upload.Data.Upload))
+}
+
+// erased reports whether the content key of an entry was destroyed.
+func erased(ctx context.Context, s *Service, tenant string, e shelf.Entry) bool {
+	id := artifact.KeyOf(e.Upload.Data.Upload)
+	if id == "" || s.store.Keys == nil {
+		return false
+	}
+	_, err := s.store.Keys.Key(ctx, tenant, id)
+	return errors.Is(err, contract.ErrErased)
 }
 
 // keyOf returns the key of an entry.
@@ -160,12 +177,14 @@ func recall(ctx context.Context, s *Service, w *execute.Work, a *memoryArgs) exe
 	for _, e := range all {
 		newest[keyOf(e)] = e
 	}
-	all = slices.DeleteFunc(all, func(e shelf.Entry) bool { return newest[keyOf(e)].Upload != e.Upload })
+	all = slices.DeleteFunc(all, func(e shelf.Entry) bool {
+		return newest[keyOf(e)].Upload != e.Upload || erased(ctx, s, w.Event.Tenant, e)
+	})
 	byUpload, uploads := map[string]shelf.Entry{}, []string{}
 	for _, e := range all {
 		byUpload[e.Upload.Data.Upload], uploads = e, append(uploads, e.Upload.Data.Upload)
 	}
-	found, err := s.memory.Search(ctx, memory.Space{Tenant: w.Event.Tenant, Actor: w.Event.Actor, Namespace: a.Namespace}, uploads, func(ctx context.Context, upload string) (memory.Entry, error) {
+	found, err := s.memory.Search(ctx, memory.Space{Tenant: w.Event.Tenant, Actor: w.Event.Actor, Subject: contentkeys.PseudonymOf(w.Call.KeyID()), Namespace: a.Namespace}, uploads, func(ctx context.Context, upload string) (memory.Entry, error) {
 		return loadEntry(ctx, s, w.Event.Tenant, byUpload[upload])
 	}, memory.Query{Text: a.Query, Key: a.Key, Category: a.Category, Tag: a.Tag, Limit: a.Limit})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -61,6 +62,7 @@ func queryPart(ctx context.Context, s *Service, q *events.ArtifactPartRequest) (
 	if err := readable(ctx, s, q.Artifact, q.Owner, q.Upload, func(_ *shelf.Artifact, u *shelf.Upload) { o = u.Object(transient.Tenant(ctx)) }); err != nil {
 		return nil, err
 	}
+	ctx = contentkeys.ForCall(ctx, uint64(max(q.Allowed, 0)))
 	r, err := artifact.Open(ctx, s.store, o)
 	if err == nil {
 		defer r.Close()

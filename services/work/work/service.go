@@ -37,7 +37,7 @@ type Service struct {
 	Config
 
 	env      *run.Env
-	store    artifact.Collected
+	store    artifact.Sealed
 	follower *follow.Follower
 
 	mu   sync.Mutex
@@ -85,12 +85,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if s.Quota == 0 {
 		s.Quota = 100e9
 	}
-	s.env, s.store, s.pipelines, s.places = env, s.Store, newPipelines(env), fair.New(limit)
-	if s.store == nil {
-		s.store = artifact.Stream{Conn: env.Conn}
-	} else {
-		s.store = artifact.Split{Collected: s.Store, Service: services.SessionRunner, Own: artifact.Stream{Conn: env.Conn}}
+	s.env, s.pipelines, s.places = env, newPipelines(env), fair.New(limit)
+	s.store = artifact.Sealed{Collected: artifact.Stream{Conn: env.Conn}, Keys: env.Blobs.Keys}
+	if s.Store != nil {
+		s.store.Collected = artifact.Split{Collected: s.Store, Service: services.SessionRunner, Own: artifact.Stream{Conn: env.Conn}}
 	}
+	env.OnErasure(func(string) { go s.memory.Close() }) // searches build the indexes again; Close waits for those that run
 	s.follower = follow.New(env.Conn, env.Instance, artifactsReader, s.apply)
 	s.follower.Every = 500 * time.Millisecond
 	env.ReportFollower("work.artifacts", s.follower, nil)

@@ -89,8 +89,14 @@ func Unreadable(call string, err error) *Error {
 	if !errors.Is(err, contract.ErrErased) {
 		return Unavailable("the output cannot be read now: " + err.Error())
 	}
-	return &Error{Status: http.StatusGone, Type: "invalid_request_error", Code: contract.CodeContentErased, CallID: call, ReceiptID: receipt.ID(call),
-		Message: "the output of call " + call + " was erased; its receipt remains on the ledger"}
+	e := Erased("the output of call " + call + " was erased; its receipt remains on the ledger")
+	e.CallID, e.ReceiptID = call, receipt.ID(call)
+	return e
+}
+
+// Erased returns the error (410) for content that was erased.
+func Erased(message string) *Error {
+	return &Error{Status: http.StatusGone, Type: "invalid_request_error", Code: contract.CodeContentErased, Message: message}
 }
 
 // OfOutcome returns the error for an outcome that is not a success, or nil for a

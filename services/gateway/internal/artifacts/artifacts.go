@@ -107,6 +107,12 @@ func (s *API) Upload(c echo.Context) error {
 	if args != nil {
 		return s.again(c, who, args, r, now, content)
 	}
+	key := ""
+	if r.Encrypt {
+		if key, _, err = s.Env.Blobs.Keys.Current(c.Request().Context(), who.Tenant, r.Key.Subject); err != nil {
+			return apierr.Unavailable("the upload cannot be encrypted now: " + err.Error())
+		}
+	}
 	room, err := s.room(c.Request().Context(), who.Tenant, c.Request().ContentLength)
 	if err != nil {
 		return err
@@ -114,7 +120,7 @@ func (s *API) Upload(c echo.Context) error {
 	count := &counted{body: content, take: func(n int64) bool { return s.pending.take(who.Tenant, n, room, time.Now()) }}
 	recorded := false
 	defer func() { s.pending.end(who.Tenant, count.n, recorded, time.Now()) }()
-	o, err := artifact.Write(c.Request().Context(), s.Store, who.Tenant, services.Gateway, c.Request().ContentLength, count)
+	o, err := artifact.WriteAs(c.Request().Context(), s.Store, who.Tenant, services.Gateway, artifact.NewUpload(key), c.Request().ContentLength, count)
 	if err != nil {
 		return uploadError(err)
 	}
@@ -315,6 +321,9 @@ func (s *API) send(c echo.Context, tenant string, a *work.Artifact) error {
 	r, err := artifact.Open(c.Request().Context(), s.Store, o)
 	if errors.Is(err, artifact.ErrNotFound) {
 		return apierr.NotFound("the content of " + a.Artifact + " was removed")
+	}
+	if errors.Is(err, contract.ErrErased) {
+		return apierr.Erased("the content of " + a.Artifact + " was erased")
 	}
 	if err != nil {
 		return apierr.Unavailable("the artifact cannot be read now: " + err.Error())

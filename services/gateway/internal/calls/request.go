@@ -77,6 +77,16 @@ func (s *Maker) TimeoutOf(h http.Header, kind string) (time.Duration, error) {
 // proposal has the id of the call that the key identifies. An invalid header is an error
 // (400), except a malformed traceparent, which is ignored.
 func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *auth.Caller) (propose.Request, error) {
+	return s.request(c, kind, tool, args, who, 0)
+}
+
+// Own is like Request for a call that the caller executes itself and whose outcome it reports
+// within the given time.
+func (s *Maker) Own(c echo.Context, kind, tool string, args []byte, who *auth.Caller, within time.Duration) (propose.Request, error) {
+	return s.request(c, kind, tool, args, who, within)
+}
+
+func (s *Maker) request(c echo.Context, kind, tool string, args []byte, who *auth.Caller, within time.Duration) (propose.Request, error) {
 	ctx, h := c.Request().Context(), c.Request().Header
 	in, err := s.Sessions.Of(ctx, who, h)
 	if err != nil {
@@ -96,7 +106,7 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 	if err := body.CheckName(idempotencyHeader, idem); err != nil {
 		return propose.Request{}, err
 	}
-	r, err := s.Plain(h, who, in, kind, tool, args)
+	r, err := s.plain(h, who, in, kind, tool, args, within)
 	if err != nil {
 		return r, err
 	}
@@ -113,6 +123,10 @@ func (s *Maker) Request(c echo.Context, kind, tool string, args []byte, who *aut
 // the default timeout. The error is 400 if a header for delegation is longer than
 // body.MaxName, if pinned rejects the SandboxHeader, or if encrypted rejects the SubjectHeader.
 func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte) (propose.Request, error) {
+	return s.plain(h, who, in, kind, tool, args, 0)
+}
+
+func (s *Maker) plain(h http.Header, who *auth.Caller, in sessions.Session, kind, tool string, args []byte, within time.Duration) (propose.Request, error) {
 	behalf, delegation, err := delegationOf(h)
 	if err != nil {
 		return propose.Request{}, err
@@ -121,7 +135,7 @@ func (s *Maker) Plain(h http.Header, who *auth.Caller, in sessions.Session, kind
 		return propose.Request{}, err
 	}
 	r := propose.Request{ID: propose.NewCallID(), Tenant: who.Tenant, Kind: kind, Tool: tool, Args: args, Actor: who.Actor, Client: who.Client, Token: who.Token,
-		Scopes: who.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(h), OnBehalfOf: behalf, Delegation: delegation, Executor: s.ExecutorOf(kind)}
+		Scopes: who.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(h), OnBehalfOf: behalf, Delegation: delegation, Executor: s.ExecutorOf(kind), ReportWithin: within}
 	in.Into(&r)
 	return r, s.encrypted(h, &r)
 }

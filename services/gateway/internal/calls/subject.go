@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
@@ -25,31 +26,36 @@ const SubjectHeader = "X-Binnacle-Subject"
 // subjectArg is the argument of contentkeys.KindEraseSubject that SubjectHeader sets.
 const subjectArg = "subject"
 
-// encrypts reports whether the contents of calls of a kind are encrypted in the capture mode
-// encrypted: those of requests to models, and of calls that the session-runner or the mcp-router
-// executes. Calls that change the mesh are not: their arguments must stay readable.
-func (s *Maker) encrypts(kind string) bool {
-	if slices.Contains(llm.Kinds, kind) {
+// encrypts reports whether the contents of a call are encrypted in the capture mode encrypted:
+// those of requests to models, judgements, calls of tools, and calls that their callers execute.
+// The actions of coding agents are encrypted only if they are about a data subject, since files of
+// pull requests are attested from the arguments on the ledger. Calls that change the mesh are not
+// encrypted: their arguments must stay readable.
+func (s *Maker) encrypts(r *propose.Request, subject string) bool {
+	switch {
+	case r.ReportWithin > 0:
+		return subject != "" || !strings.HasPrefix(r.Kind, clientkind.Prefix)
+	case slices.Contains(llm.Kinds, r.Kind):
 		return true
 	}
-	family, _, _ := strings.Cut(kind, ".")
-	return slices.Contains([]string{"tool", "resource", "prompt", "completion"}, family) &&
-		slices.Contains([]string{services.SessionRunner, services.MCPRouter}, s.ExecutorOf(kind))
+	family, _, _ := strings.Cut(r.Kind, ".")
+	return slices.Contains([]string{"tool", "resource", "prompt", "completion", services.Judge}, family) &&
+		slices.Contains([]string{services.SessionRunner, services.MCPRouter, services.Work, services.Judge}, s.ExecutorOf(r.Kind))
 }
 
-// encrypted sets Encrypt and Subject of a proposal. The args of a request to a model, a summary
+// encrypted sets Encrypt and Key of a proposal. The args of a request to a model, a summary
 // without content, are not encrypted.
 func (s *Maker) encrypted(h http.Header, r *propose.Request) error {
-	on := s.Capture != nil && s.Capture() == llm.CaptureEncrypted && s.encrypts(r.Kind)
-	r.Encrypt = on && !slices.Contains(llm.Kinds, r.Kind)
 	subject := h.Get(SubjectHeader)
+	on := s.Capture != nil && s.Capture() == llm.CaptureEncrypted && s.encrypts(r, subject)
+	r.Encrypt = on && !slices.Contains(llm.Kinds, r.Kind)
 	switch {
 	case subject == "" || r.Kind == contentkeys.KindEraseSubject:
 		return nil
 	case !on:
-		return apierr.BadRequest(SubjectHeader, "the contents of this call are not encrypted, so they could not be erased: it needs the capture mode encrypted, and a request to a model or a tool that the session-runner or the mcp-router executes")
+		return apierr.BadRequest(SubjectHeader, "the contents of this call are not encrypted, so they could not be erased: it needs the capture mode encrypted, and must be a request to a model, a judgement, a call of a tool, or a call that its caller executes")
 	}
-	r.Subject = subject
+	r.Key.Subject = subject
 	return body.CheckName(SubjectHeader, subject)
 }
 

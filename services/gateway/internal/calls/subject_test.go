@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
+	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
@@ -20,9 +22,11 @@ func TestSubject(t *testing.T) {
 	s := &Maker{Tools: &catalog.Catalog{}, Capture: func() string { return mode }, Pseudonym: func(_ context.Context, tenant, subject string) (string, error) {
 		return tenant + "'s pseudonym of " + subject[:1], nil
 	}}
+	var within time.Duration
 	about := func(kind, subject string) (propose.Request, error) {
-		r := propose.Request{Kind: kind}
-		return r, s.encrypted(http.Header{SubjectHeader: {subject}}, &r)
+		r := propose.Request{Kind: kind, ReportWithin: within}
+		err := s.encrypted(http.Header{SubjectHeader: {subject}}, &r)
+		return r, err
 	}
 	for _, c := range []struct {
 		mode, kind, subject string
@@ -36,6 +40,15 @@ func TestSubject(t *testing.T) {
 		mode = c.mode
 		if _, err := about(c.kind, c.subject); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	mode, within = llm.CaptureEncrypted, time.Second
+	for _, c := range []struct {
+		kind, subject string
+		encrypt       bool
+	}{{"tool.unknown", "", true}, {"tool.unknown", "ann", true}, {clientkind.Shell, "", false}, {clientkind.Shell, "ann", true}} {
+		if r, err := about(c.kind, c.subject); err != nil || r.Encrypt != c.encrypt || r.Key.Subject != c.subject {
+			t.Errorf("a call that its caller executes, %+v: %v %v", c, r, err)
 		}
 	}
 	args, err := s.named(t.Context(), http.Header{SubjectHeader: {"ann"}}, &auth.Caller{Tenant: "t"}, contentkeys.KindEraseSubject, []byte(`{"reason":"r"}`))

@@ -148,14 +148,10 @@ func (s *API) Decide(c echo.Context) error {
 	if req.CallID != "" {
 		return s.takeUp(c, who, &req, async)
 	}
-	r, err := s.Calls.Request(c, req.Kind, req.Tool, req.Args, who)
+	r, err := s.Calls.Own(c, req.Kind, req.Tool, req.Args, who, time.Duration(req.ReportWithin)*time.Millisecond)
 	if err != nil {
 		return err
 	}
-	if r.Subject != "" {
-		return apierr.BadRequest(calls.SubjectHeader, "the contents of a call that its caller executes are not encrypted under keys of a data subject")
-	}
-	r.ReportWithin, r.Encrypt = time.Duration(req.ReportWithin)*time.Millisecond, false
 	e, again, err := s.permission(c.Request().Context(), r, async)
 	return s.handOut(c, r, e, again, body.InBody(c, err))
 }

@@ -186,7 +186,7 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	case last.Service() != contract.CallerExecutor: // the call expired
 		return nil, apierr.NotFound("the intent " + a.Decision.Intent.ID + " expired before it was handed out")
 	}
-	r, err := s.reportOf(ctx, e.Tenant, a.Call.Kind, q)
+	r, err := s.reportOf(ctx, e.Tenant, &a.Call, q)
 	if err != nil {
 		return nil, err
 	}
@@ -206,9 +206,26 @@ func (s *API) closeCall(ctx context.Context, e *contract.Event, a *contract.Allo
 	return &OutcomeResponse{CallID: a.Call.ID, ReceiptID: receipt.ID(a.Call.ID), Session: e.Session, Status: eff.Status, AttestedBy: eff.AttestedBy}, nil
 }
 
-// reportOf converts the body of a report for a call of a kind, and stores its output as content of
+// under returns the report as it is recorded for a call whose contents are encrypted under the key
+// with the given id, or q itself if key is "". The error message, which may repeat a part of the
+// arguments, is in the output then; see outcome.Failure.
+func (q *OutcomeRequest) under(key string) *OutcomeRequest {
+	if key == "" || q.ErrorMessage == "" {
+		return q
+	}
+	out := *q
+	if out.Output == nil {
+		out.Output = outcome.Failure(q.ErrorMessage)
+	}
+	out.ErrorMessage = outcome.MessageEncrypted
+	return &out
+}
+
+// reportOf converts the body of a report for a call, and stores its output as content of
 // a tenant. The error is 400 if the output is too large, and 503 if it cannot be stored.
-func (s *API) reportOf(ctx context.Context, tenant, kind string, q *OutcomeRequest) (*handout.Report, error) {
+func (s *API) reportOf(ctx context.Context, tenant string, call *contract.Call, q *OutcomeRequest) (*handout.Report, error) {
+	key := call.KeyID()
+	q = q.under(key)
 	r := &handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
 	if u := q.Usage; u != nil {
 		r.Usage = &contract.Usage{Cents: u.Cents, CPUMillis: u.CPUMillis, EgressBytes: u.EgressBytes, InputTokens: u.InputTokens,
@@ -217,7 +234,7 @@ func (s *API) reportOf(ctx context.Context, tenant, kind string, q *OutcomeReque
 	if q.Output == nil {
 		return r, nil
 	}
-	content, err := s.Reports.Commit(ctx, tenant, kind, q.Output)
+	content, err := s.Reports.Commit(ctx, tenant, call.Kind, key, q.Output)
 	if errors.Is(err, blob.ErrTooLarge) {
 		return nil, apierr.BadRequest("/output", err.Error())
 	}
@@ -242,7 +259,7 @@ func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract
 		if rec.Effect.Status != contract.Unknown {
 			return nil, apierr.NotFound("the intent " + a.Decision.Intent.ID + " was not handed out; the call ended " + rec.Effect.Status)
 		}
-		r, err := s.reportOf(ctx, e.Tenant, a.Call.Kind, q)
+		r, err := s.reportOf(ctx, e.Tenant, &a.Call, q)
 		if err != nil {
 			return nil, err
 		}
@@ -253,7 +270,7 @@ func (s *API) reportedBefore(ctx context.Context, e *contract.Event, a *contract
 		}
 		return s.lateReport(ctx, e, a, q, r, &eff)
 	}
-	same, err := s.sameReport(ctx, e.Tenant, a.Call.Kind, &rec.Effect, rec.Output, q)
+	same, err := s.sameReport(ctx, e.Tenant, &a.Call, &rec.Effect, rec.Output, q)
 	if err != nil {
 		return nil, err
 	}
@@ -268,10 +285,10 @@ func reportConflict(a *contract.Allowed) *apierr.Error {
 		Message: "another outcome was reported under this intent; an intent has one"}
 }
 
-// sameReport reports whether q is equal to a recorded report of a tenant for a call of a
-// kind, with the effect eff and the output out. It does not compare outputs if the recorded
+// sameReport reports whether q is equal to a recorded report of a tenant for a call, with the effect eff and the output out. It does not compare outputs if the recorded
 // one was erased. The error is 503 if the recorded output cannot be read.
-func (s *API) sameReport(ctx context.Context, tenant, kind string, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
+func (s *API) sameReport(ctx context.Context, tenant string, call *contract.Call, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
+	q = q.under(call.KeyID())
 	var usage contract.Usage
 	if eff.Usage != nil {
 		usage = *eff.Usage
@@ -287,7 +304,7 @@ func (s *API) sameReport(ctx context.Context, tenant, kind string, eff *contract
 	if out == nil {
 		return true, nil
 	}
-	same, err := s.Reports.Same(ctx, tenant, kind, out, q.Output)
+	same, err := s.Reports.Same(ctx, tenant, call.Kind, out, q.Output)
 	if err != nil {
 		return false, apierr.Unavailable("the recorded output cannot be read now: " + err.Error())
 	}
@@ -335,7 +352,7 @@ func (s *API) lateReport(ctx context.Context, e *contract.Event, a *contract.All
 			return nil, err
 		}
 	}
-	same, err := s.sameReport(ctx, e.Tenant, a.Call.Kind, &was, content, q)
+	same, err := s.sameReport(ctx, e.Tenant, &a.Call, &was, content, q)
 	if err != nil {
 		return nil, err
 	}

@@ -168,7 +168,7 @@ func (s *API) record(ctx context.Context, who *auth.Caller, session string, q *O
 	}
 	var content contract.Content
 	if known.same == nil && known.last < q.Number {
-		if content, err = s.Reports.Commit(ctx, who.Tenant, q.outputOf(), q.Content); errors.Is(err, blob.ErrTooLarge) {
+		if content, err = s.Reports.Commit(ctx, who.Tenant, q.outputOf(), "", q.Content); errors.Is(err, blob.ErrTooLarge) {
 			return nil, apierr.BadRequest("/content", err.Error())
 		} else if err != nil {
 			return nil, apierr.Unavailable("the content could not be stored now: " + err.Error())

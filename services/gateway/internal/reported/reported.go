@@ -23,13 +23,23 @@ type Store struct {
 	Capture func() string // returns the capture mode in force
 }
 
-// Commit stores the output of a call as content of a tenant. If kind, the kind of the call, is one
-// of coding agents and the output has contents, it is stored encrypted in mode encrypted, and without
-// the contents in modes hashed and off; its digests remain. The errors are those of blob.Store's
-// Commit and CommitSealed.
-func (s *Store) Commit(ctx context.Context, tenant, kind string, output []byte) (contract.Content, error) {
+// Commit stores the output of a call as content of a tenant. If the contents of the call are
+// encrypted, key is the id of their content key, under which the output is encrypted too; if that
+// key was destroyed, only the commitment is returned. Otherwise key is "", and if kind, the kind of
+// the call, is one of coding agents and the output has contents, it is stored encrypted in mode
+// encrypted, and without the contents in modes hashed and off; its digests remain. The errors are
+// those of blob.Store's Commit and CommitSealed.
+func (s *Store) Commit(ctx context.Context, tenant, kind, key string, output []byte) (contract.Content, error) {
 	const media = "application/json"
 	blobs := s.Blobs.In(tenant)
+	if key != "" {
+		c, err := blobs.CommitSealed(ctx, blob.Under{KeyID: key}, output, media)
+		if errors.Is(err, contract.ErrErased) {
+			c, _ = blob.Withheld(output, media)
+			err = nil
+		}
+		return c, err
+	}
 	bare, mode := withoutContents(kind, output), s.Capture()
 	switch {
 	case mode == llm.CapturePlain || bytes.Equal(bare, output):

@@ -48,7 +48,7 @@ func TestModes(t *testing.T) {
 		for mode, want := range map[string]string{llm.CapturePlain: c.output, llm.CaptureEncrypted: c.output, llm.CaptureHashed: c.withheld, llm.CaptureOff: c.withheld} {
 			now := mode
 			s := &reported.Store{Blobs: &blob.Store{Tenant: "t", Keys: &keys{}}, Capture: func() string { return now }}
-			content, err := s.Commit(t.Context(), "t", c.kind, []byte(c.output))
+			content, err := s.Commit(t.Context(), "t", c.kind, "", []byte(c.output))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,14 +75,14 @@ func TestModes(t *testing.T) {
 func TestNoKey(t *testing.T) {
 	k := &keys{}
 	s := &reported.Store{Blobs: &blob.Store{Tenant: "t"}, Capture: func() string { return llm.CaptureEncrypted }}
-	if _, err := s.Commit(t.Context(), "t", clientkind.Shell, []byte(full)); err == nil {
+	if _, err := s.Commit(t.Context(), "t", clientkind.Shell, "", []byte(full)); err == nil {
 		t.Error("contents were stored without a key")
 	}
-	if _, err := s.Commit(t.Context(), "t", clientkind.Shell, []byte(bare)); err != nil {
+	if _, err := s.Commit(t.Context(), "t", clientkind.Shell, "", []byte(bare)); err != nil {
 		t.Error("digests need no key:", err)
 	}
 	s.Blobs.Keys = k
-	content, err := s.Commit(t.Context(), "t", clientkind.Shell, []byte(full))
+	content, err := s.Commit(t.Context(), "t", clientkind.Shell, "", []byte(full))
 	if err != nil {
 		t.Fatal(err)
 	}

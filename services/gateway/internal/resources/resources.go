@@ -206,7 +206,7 @@ func (r *Reader) artifact(ctx context.Context, who *auth.Caller, id string) (*Co
 			return &Content{a.MediaType, b}, nil
 		}
 	}
-	if errors.Is(err, artifact.ErrNotFound) {
+	if errors.Is(err, artifact.ErrNotFound) || errors.Is(err, contract.ErrErased) {
 		return nil, errAbsent
 	}
 	return nil, apierr.Unavailable("the artifact cannot be read now: " + err.Error())

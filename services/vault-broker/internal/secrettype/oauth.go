@@ -31,10 +31,13 @@ type OAuthClient struct {
 	TokenEndpoint string `json:"token_endpoint"`     // http or https URL without credentials and fragment
 }
 
+// GrantRefresh is the grant with which a refresh token is exchanged for an access token.
+const GrantRefresh = "refresh_token"
+
 // Grant returns the grant type by which access tokens are obtained.
 func (c *OAuthClient) Grant() string {
 	if c.RefreshToken != "" {
-		return "refresh_token"
+		return GrantRefresh
 	}
 	return "client_credentials"
 }

@@ -31,8 +31,9 @@ type Entry struct {
 	Value     string   `json:"value"`
 }
 
-// Space identifies the entries of a principal in a namespace.
-type Space struct{ Tenant, Actor, Namespace string }
+// Space identifies the entries of a principal in a namespace that are about a data subject, given by
+// its pseudonym, or about none if Subject is "".
+type Space struct{ Tenant, Actor, Subject, Namespace string }
 
 // Found is an entry that a search has found.
 type Found struct {

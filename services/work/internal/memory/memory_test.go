@@ -44,7 +44,7 @@ func TestSearch(t *testing.T) {
 		"u-3": {Key: "style", Value: "Ann prefers short answers about tides, tides and tides", Category: "preference", Tags: []string{"ann"}},
 	}}
 	var x Index
-	of := Space{"t", "ann", "default"}
+	of := Space{"t", "ann", "", "default"}
 	all := []string{"u-1", "u-2", "u-3"}
 	search := func(uploads []string, q Query) string {
 		t.Helper()
@@ -93,7 +93,7 @@ func TestSpaces(t *testing.T) {
 	s := &store{entries: map[string]Entry{"u-1": {Key: "one", Value: "secret"}}}
 	var x Index
 	for i := range maxSpaces + 10 {
-		found, err := x.Search(t.Context(), Space{fmt.Sprint("t", i), "ann", "default"}, nil, s.load, Query{Text: "secret", Limit: 9})
+		found, err := x.Search(t.Context(), Space{fmt.Sprint("t", i), "ann", "", "default"}, nil, s.load, Query{Text: "secret", Limit: 9})
 		if err != nil || len(found) != 0 {
 			t.Fatal(found, err)
 		}
@@ -102,7 +102,7 @@ func TestSpaces(t *testing.T) {
 		t.Errorf("%d indexes", len(x.spaces))
 	}
 	for range 2 {
-		found, err := x.Search(t.Context(), Space{"t0", "ann", "default"}, []string{"u-1"}, s.load, Query{Text: "secret", Limit: 9})
+		found, err := x.Search(t.Context(), Space{"t0", "ann", "", "default"}, []string{"u-1"}, s.load, Query{Text: "secret", Limit: 9})
 		if err != nil || keys(found) != "one" || found[0].Score <= 0 {
 			t.Fatal(found, err)
 		}
@@ -114,7 +114,7 @@ func TestSpaces(t *testing.T) {
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x Index
-		of := Space{"t", "ann", "default"}
+		of := Space{"t", "ann", "", "default"}
 		loading := make(chan struct{})
 		var first error
 		go func() {

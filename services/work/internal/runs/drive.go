@@ -174,8 +174,10 @@ func (x *run) propose(ctx context.Context, c flow.Call, args []byte) error {
 		timeout = min(timeout, time.Until(end))
 	}
 	w := x.w
-	p, err := x.Proposer.Propose(ctx, propose.Request{ID: c.CallID, Kind: c.Kind, Tool: step.PackOf(), Args: args, Actor: w.Event.Actor, Client: w.Event.Client, Session: w.Event.Session,
-		SessionName: w.Call.SessionName, Token: w.Call.Token, OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: timeout, Parent: w.Event})
+	r := propose.Request{ID: c.CallID, Kind: c.Kind, Tool: step.PackOf(), Args: args, Actor: w.Event.Actor, Client: w.Event.Client, Session: w.Event.Session,
+		SessionName: w.Call.SessionName, Token: w.Call.Token, OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: timeout, Parent: w.Event}
+	r.Inherit(w.Call)
+	p, err := x.Proposer.Propose(ctx, r)
 	if err != nil {
 		return err
 	}

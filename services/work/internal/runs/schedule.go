@@ -286,8 +286,10 @@ func (x *schedule) propose(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(end))
 	}
-	p, err := x.Proposer.Propose(ctx, propose.Request{ID: x.state.Call, Kind: KindRun, Tool: pipeline.RunPack, Args: x.args, Actor: w.Event.Actor, Client: w.Event.Client, Session: w.Event.Session,
-		SessionName: w.Call.SessionName, Token: w.Call.Token, OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: timeout, Parent: w.Event})
+	r := propose.Request{ID: x.state.Call, Kind: KindRun, Tool: pipeline.RunPack, Args: x.args, Actor: w.Event.Actor, Client: w.Event.Client, Session: w.Event.Session,
+		SessionName: w.Call.SessionName, Token: w.Call.Token, OnBehalfOf: w.Call.OnBehalfOf, Delegation: w.Call.Delegation, Scopes: w.Call.Scopes, Timeout: timeout, Parent: w.Event}
+	r.Inherit(w.Call)
+	p, err := x.Proposer.Propose(ctx, r)
 	if err != nil {
 		return err
 	}
