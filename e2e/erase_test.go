@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // erasable is the content that a test has recorded about a data subject.
@@ -81,14 +83,13 @@ func (e *erasable) recordWork(t *testing.T, m *harness.Mesh, session string) {
 		e.calls = append(e.calls, r.Header.Get("X-Binnacle-Call-Id"))
 		return r
 	}
-	var stored struct{ Artifact string }
+	id := regexp.MustCompile(contract.IDArtifact + "[0-9a-f]{64}")
 	for _, x := range []struct{ path, body string }{
 		{"/api/v1/artifacts?name=letter.txt", strings.Repeat("a letter about "+e.canary+"\n", 30_000)}, // two parts
 		{"/api/v1/packs/artifact.put", `{"content":"a note about ` + e.canary + `"}`},
 		{"/api/v1/packs/memory.store", `{"key":"about","value":"a memory of ` + e.canary + `"}`},
 	} {
-		e.send(t, m, session, x.path, x.body).JSON(t, &stored)
-		e.artifacts = append(e.artifacts, stored.Artifact)
+		e.artifacts = append(e.artifacts, id.FindString(string(e.send(t, m, session, x.path, x.body).Body)))
 	}
 	call("/api/v1/packs/artifact.get", `{"artifact":"`+e.artifacts[0]+`"}`)
 	call("/api/v1/packs/memory.recall", `{"query":"memory"}`)
