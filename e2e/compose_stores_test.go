@@ -14,7 +14,7 @@ import (
 
 // TestComposeStores shows that, on compose and with two instances of the services that scale,
 // artifacts are stored in an S3 endpoint and secrets in Vault, which only the members of the
-// networks objects and vault reach, that access lists of secrets are exact, and that a secret
+// networks objects and vault reach, that the content about a data subject is erased, that access lists of secrets are exact, and that a secret
 // reaches a tool after one of the vault-brokers was killed.
 func TestComposeStores(t *testing.T) {
 	v, e := vaulttest.Start(t, vaulttest.Options{}), s3test.Start(t)
@@ -22,6 +22,8 @@ func TestComposeStores(t *testing.T) {
 	writer, collector := e.File(t, s3test.Writer), e.File(t, s3test.Collector)
 	in := func(path string) string { return "/config/" + filepath.Base(path) }
 	m := harness.Compose(t, harness.Options{
+		Capture:  "encrypted",
+		Noop:     true,
 		Config:   vaultSettings(v, role, in(id)),
 		Env:      []string{"BINNACLE_S3_ENDPOINT=" + e.URL, "BINNACLE_S3_BUCKET=" + s3test.Bucket, "BINNACLE_S3_CREDENTIALS_FILE=" + in(writer), "BINNACLE_S3_COLLECTOR_FILE=" + in(collector)},
 		Files:    []string{"vault-broker=" + id, "gateway=" + writer, "work=" + writer, "work=" + collector},
@@ -37,6 +39,9 @@ func TestComposeStores(t *testing.T) {
 	}
 	t.Run("artifacts", func(t *testing.T) {
 		artifactsInS3(t, m, e, func() { restart("gateway", "work", "session-runner") })
+	})
+	t.Run("erasure", func(t *testing.T) {
+		erasedOnCompose(t, m, func() { restart("gateway", "work", "vault-broker") })
 	})
 	if out, err := m.CLIStdin("bilge-rat\n", "secret", "put", "demo-api-key"); err != nil {
 		t.Fatal(out, err)

@@ -17,13 +17,14 @@ import (
 
 // TestArtifactsInS3 shows that a mesh whose configuration names an S3 endpoint stores, reads,
 // holds and removes artifacts there, also after a restart, with credentials of the gateway that
-// cannot remove objects, and that a pack reads an artifact of several parts there.
+// cannot remove objects, and that a pack reads an artifact of several parts there. The artifacts are
+// encrypted under the content key of the tenant.
 func TestArtifactsInS3(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := s3test.Start(t)
-			m := start(t, harness.Options{Env: []string{"BINNACLE_S3_ENDPOINT=" + e.URL, "BINNACLE_S3_BUCKET=" + s3test.Bucket,
+			m := start(t, harness.Options{Capture: "encrypted", Env: []string{"BINNACLE_S3_ENDPOINT=" + e.URL, "BINNACLE_S3_BUCKET=" + s3test.Bucket,
 				"BINNACLE_S3_CREDENTIALS_FILE=" + e.File(t, s3test.Writer), "BINNACLE_S3_COLLECTOR_FILE=" + e.File(t, s3test.Collector)}})
 			artifactsInS3(t, m, e, func() {
 				for _, p := range m.Names() {

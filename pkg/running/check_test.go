@@ -183,3 +183,50 @@ func TestRead(t *testing.T) {
 		t.Errorf("Check: %q %v", why, err)
 	}
 }
+
+// TestUnended checks that a call counts as unended for its executor and tenant only, from its decision
+// to its outcome, also if its intent has expired, and not if the decision is not policy's.
+func TestUnended(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	unended := func(c *Checker, tenant string, at uint64, executors ...string) bool {
+		t.Helper()
+		a, err := c.Unended(ctx, tenant, at, executors...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a != nil
+	}
+	c := w.checker(w.log, nil, 0)
+	at := w.at["c-1"]
+	for what, x := range map[string]struct {
+		tenant    string
+		at        uint64
+		executors []string
+		want      bool
+	}{"its executor": {"t", at, []string{runner}, true}, "one of two": {"t", at, []string{"work", runner}, true}, "another executor": {"t", at, []string{"work"}, false}, "another tenant": {"u", at, []string{runner}, false},
+		"no event": {"t", 99, []string{runner}, false}, "no sequence": {"t", 0, []string{runner}, false}} {
+		if got := unended(c, x.tenant, x.at, x.executors...); got != x.want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	if !unended(w.checker(w.log, nil, time.Hour), "t", at, runner) {
+		t.Error("an expired intent makes a difference")
+	}
+	other, err := sign.NewKey(bytes.Repeat([]byte{1}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, forged := w.put(w.policy, contract.EventAllowed, runner, "c-3", contract.Bytes(decided(t, "c-3", other)))
+	if unended(c, "t", forged, runner) {
+		t.Error("a decision with another signature")
+	}
+	_, claim := w.put(w.by(runner+"-1"), contract.EventEffectStarted, "", "c-1", []byte(`{}`))
+	if unended(c, "t", claim, runner) || !unended(c, "t", at, runner) {
+		t.Error("after the claim")
+	}
+	w.put(w.by(runner+"-1"), contract.EventEffectRecorded, "", "c-1", []byte(`{}`))
+	if unended(c, "t", at, runner) || !unended(c, "t", w.at["c-2"], runner) {
+		t.Error("after the outcome")
+	}
+}

@@ -107,9 +107,13 @@ func (c *Checker) Unended(ctx context.Context, tenant string, at uint64, executo
 	if err != nil {
 		return nil, err
 	}
+	first, err := eventlog.Open(en, eventlog.Every)
+	if err != nil {
+		return nil, nil
+	}
 	for _, executor := range executors {
-		e, err := eventlog.Open(en, bus.AllowedFilter(executor))
-		if err != nil || e.Tenant != tenant {
+		e, err := eventlog.Open(en, bus.AllowedInSession(tenant, executor, first.Session))
+		if err != nil {
 			continue
 		}
 		a := decode(e)

@@ -155,7 +155,7 @@ func (s *Service) mayHave(ctx context.Context, q *query.ContentKeysRequest) erro
 		s.env.Log.Warn("the ledger cannot be read", "err", err)
 		return errors.New("the call for which the content keys are fetched cannot be read now")
 	case a == nil || ofSubject && contentkeys.PseudonymOf(a.Call.KeyID()) != q.Pseudonym:
-		s.env.Log.Warn("content keys refused", "service", service, "tenant", transient.Tenant(ctx), "allowed", q.Allowed)
+		s.env.Log.Warn("content keys refused", "service", service, "tenant", transient.Tenant(ctx), "sequence", q.Allowed)
 		return rpc.Errorf(contract.CodeDenied, "no call of %s that has no outcome needs these content keys", service)
 	}
 	return nil
