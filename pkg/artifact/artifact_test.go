@@ -63,7 +63,7 @@ func TestWriteRead(t *testing.T) {
 		for _, n := range []int{0, 1, PartSize - 1, PartSize, PartSize + 1, 3*PartSize + 17, 9 * PartSize} {
 			var m memory
 			content := random(n)
-			o, err := Write(t.Context(), &m, "t", "gateway", 0, iotest.HalfReader(bytes.NewReader(content)))
+			o, err := Write(t.Context(), &m, "t", "gateway", "", 0, iotest.HalfReader(bytes.NewReader(content)))
 			if err != nil {
 				t.Fatal(n, err)
 			}
@@ -96,7 +96,7 @@ func TestWriteRead(t *testing.T) {
 func TestCorrupt(t *testing.T) {
 	var m memory
 	content := random(2*PartSize + 5)
-	o, err := Write(t.Context(), &m, "t", "gateway", 0, bytes.NewReader(content))
+	o, err := Write(t.Context(), &m, "t", "gateway", "", 0, bytes.NewReader(content))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,24 +146,24 @@ func (*full) Put(context.Context, string, []byte) error { return errors.New("ful
 // its context is done, and accepts as much as its limit and not more. It also checks that Verify
 // returns ErrNotFound for an upload that is not stored.
 func TestFailures(t *testing.T) {
-	if _, err := Write(t.Context(), &full{}, "t", "gateway", 0, bytes.NewReader(random(20*PartSize))); err == nil {
+	if _, err := Write(t.Context(), &full{}, "t", "gateway", "", 0, bytes.NewReader(random(20*PartSize))); err == nil {
 		t.Error("a full store: no error")
 	}
-	if _, err := Write(t.Context(), &memory{}, "t", "gateway", 0, io.MultiReader(bytes.NewReader(random(3*PartSize)), iotest.ErrReader(io.ErrUnexpectedEOF))); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := Write(t.Context(), &memory{}, "t", "gateway", "", 0, io.MultiReader(bytes.NewReader(random(3*PartSize)), iotest.ErrReader(io.ErrUnexpectedEOF))); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}
-	if _, err := Write(t.Context(), &memory{}, "t", "gateway", 100, bytes.NewReader(random(101))); !errors.Is(err, ErrTooLarge) {
+	if _, err := Write(t.Context(), &memory{}, "t", "gateway", "", 100, bytes.NewReader(random(101))); !errors.Is(err, ErrTooLarge) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Write(ctx, &memory{}, "t", "gateway", 0, bytes.NewReader(random(20*PartSize))); err == nil {
+	if _, err := Write(ctx, &memory{}, "t", "gateway", "", 0, bytes.NewReader(random(20*PartSize))); err == nil {
 		t.Error("a cancelled writer: no error")
 	}
 	if err := Verify(t.Context(), &memory{}, Object{Tenant: "t", Service: "gateway", Upload: "u-x", Size: 1}); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
-	if o, err := Write(t.Context(), &memory{}, "t", "gateway", 100, bytes.NewReader(random(100))); err != nil || o.Size != 100 {
+	if o, err := Write(t.Context(), &memory{}, "t", "gateway", "", 100, bytes.NewReader(random(100))); err != nil || o.Size != 100 {
 		t.Errorf("as much as is permitted: %+v %v", o, err)
 	}
 }
@@ -259,7 +259,7 @@ func TestFirstPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, broken := range []bool{false, true} {
 			o := &ordered{broken: broken}
-			_, err := Write(t.Context(), o, "t", "gateway", 0, bytes.NewReader(random(9*PartSize)))
+			_, err := Write(t.Context(), o, "t", "gateway", "", 0, bytes.NewReader(random(9*PartSize)))
 			if (err != nil) != broken || o.early.Load() || broken && len(o.parts) != 0 {
 				t.Errorf("broken %t: %v, early %t, %d parts", broken, err, o.early.Load(), len(o.parts))
 			}

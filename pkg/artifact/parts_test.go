@@ -68,7 +68,7 @@ func TestAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		content := random(9*PartSize + 5)
 		o := &observed{}
-		obj, err := Write(t.Context(), o, "t", "gateway", 0, bytes.NewReader(content))
+		obj, err := Write(t.Context(), o, "t", "gateway", "", 0, bytes.NewReader(content))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestStoring(t *testing.T) {
 		o := &observed{release: make(chan struct{})}
 		done := make(chan error, 1)
 		go func() {
-			_, err := Write(t.Context(), o, "t", "gateway", 0, bytes.NewReader(random(9*PartSize)))
+			_, err := Write(t.Context(), o, "t", "gateway", "", 0, bytes.NewReader(random(9*PartSize)))
 			done <- err
 		}()
 		synctest.Wait()
@@ -170,19 +170,19 @@ func TestFull(t *testing.T) {
 		t.Errorf("room without a limit: %d, %v", room, err)
 	}
 	limit(2 * PartSize)
-	if _, err := Write(t.Context(), s, "t", "gateway", 0, bytes.NewReader(random(PartSize))); err != nil {
+	if _, err := Write(t.Context(), s, "t", "gateway", "", 0, bytes.NewReader(random(PartSize))); err != nil {
 		t.Fatal(err)
 	}
 	if room, err := s.Room(t.Context()); err != nil || room <= 0 || room >= PartSize {
 		t.Errorf("room: %d, %v", room, err)
 	}
 	for range 2 {
-		if _, err := Write(t.Context(), s, "t", "gateway", 0, bytes.NewReader(random(PartSize))); !errors.Is(err, ErrFull) {
+		if _, err := Write(t.Context(), s, "t", "gateway", "", 0, bytes.NewReader(random(PartSize))); !errors.Is(err, ErrFull) {
 			t.Errorf("in a full stream: %v", err)
 		}
 	}
 	limit(0)
-	if _, err := Write(t.Context(), s, "t", "gateway", 0, bytes.NewReader(random(PartSize))); err != nil {
+	if _, err := Write(t.Context(), s, "t", "gateway", "", 0, bytes.NewReader(random(PartSize))); err != nil {
 		t.Error(err)
 	}
 }

@@ -105,7 +105,7 @@ func TestSealed(t *testing.T) {
 		}
 	}
 	store := parts{}
-	o, err := artifact.Write(t.Context(), artifact.Sealed{Collected: store}, "t", "gateway", 0, strings.NewReader("plain"))
+	o, err := artifact.Write(t.Context(), artifact.Sealed{Collected: store}, "t", "gateway", "", 0, strings.NewReader("plain"))
 	if err != nil || artifact.KeyOf(o.Upload) != "" || string(store["t.gateway."+o.Upload+".0"]) != "plain" {
 		t.Error(err, store)
 	}

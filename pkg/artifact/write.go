@@ -126,10 +126,11 @@ func (w *Writer) Close() (Object, error) {
 	return w.object, nil
 }
 
-// Write stores the content of a reader as a new upload of a tenant by a service; see
-// NewWriter and Writer.Close. It also returns the errors of the reader.
-func Write(ctx context.Context, s Store, tenant, service string, limit int64, r io.Reader) (Object, error) {
-	return WriteAs(ctx, s, tenant, service, NewUpload(""), limit, r)
+// Write stores the content of a reader as a new upload of a tenant by a service, with the content
+// key key or "", as for NewUpload; see NewWriter and Writer.Close. It also returns the errors of the
+// reader.
+func Write(ctx context.Context, s Store, tenant, service, key string, limit int64, r io.Reader) (Object, error) {
+	return WriteAs(ctx, s, tenant, service, NewUpload(key), limit, r)
 }
 
 // WriteAs is like Write, with the id of the upload. It may be repeated with the same content. For

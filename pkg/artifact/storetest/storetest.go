@@ -96,7 +96,7 @@ func stored(ctx context.Context, t *testing.T, c artifact.Collected, began time.
 func content(ctx context.Context, t *testing.T, s artifact.Store) {
 	t.Helper()
 	all := bytes.Repeat([]byte("0123456789abcde"), artifact.PartSize/4) // almost four parts
-	o, err := artifact.Write(ctx, s, "t", "gateway", 0, bytes.NewReader(all))
+	o, err := artifact.Write(ctx, s, "t", "gateway", "", 0, bytes.NewReader(all))
 	if err == nil {
 		err = artifact.Verify(ctx, s, o)
 	}

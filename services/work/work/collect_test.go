@@ -33,7 +33,7 @@ func TestSweep(t *testing.T) {
 	following(t, s)
 
 	upload := func() artifact.Object {
-		o, err := artifact.Write(ctx, artifact.Stream{Conn: b.Connect(t, services.Gateway)}, "t", services.Gateway, 0, strings.NewReader("content"))
+		o, err := artifact.Write(ctx, artifact.Stream{Conn: b.Connect(t, services.Gateway)}, "t", services.Gateway, "", 0, strings.NewReader("content"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestSweepFailure(t *testing.T) {
 	following(t, s)
 	var left []artifact.Object
 	for range 3 {
-		o, err := artifact.Write(t.Context(), artifact.Stream{Conn: b.Connect(t, services.Gateway)}, "t", services.Gateway, 0, strings.NewReader("content"))
+		o, err := artifact.Write(t.Context(), artifact.Stream{Conn: b.Connect(t, services.Gateway)}, "t", services.Gateway, "", 0, strings.NewReader("content"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestCollectDue(t *testing.T) {
 	following(t, s)
 	var all []artifact.Object
 	for i, content := range []string{"one", "two", "three"} {
-		o, err := artifact.Write(t.Context(), s.store, "t", services.Work, 0, strings.NewReader(content))
+		o, err := artifact.Write(t.Context(), s.store, "t", services.Work, "", 0, strings.NewReader(content))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -150,7 +150,7 @@ func TestRepeatedUpload(t *testing.T) {
 // a stored artifact, and its errors.
 func TestRead(t *testing.T) {
 	m := edgetest.New(t, gateway.Config{})
-	o, err := artifact.Write(t.Context(), m.Artifacts, edgetest.Tenant, "gateway", 0, strings.NewReader("content"))
+	o, err := artifact.Write(t.Context(), m.Artifacts, edgetest.Tenant, "gateway", "", 0, strings.NewReader("content"))
 	if err != nil {
 		t.Fatal(err)
 	}

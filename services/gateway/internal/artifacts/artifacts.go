@@ -120,7 +120,7 @@ func (s *API) Upload(c echo.Context) error {
 	count := &counted{body: content, take: func(n int64) bool { return s.pending.take(who.Tenant, n, room, time.Now()) }}
 	recorded := false
 	defer func() { s.pending.end(who.Tenant, count.n, recorded, time.Now()) }()
-	o, err := artifact.WriteAs(c.Request().Context(), s.Store, who.Tenant, services.Gateway, artifact.NewUpload(key), c.Request().ContentLength, count)
+	o, err := artifact.Write(c.Request().Context(), s.Store, who.Tenant, services.Gateway, key, c.Request().ContentLength, count)
 	if err != nil {
 		return uploadError(err)
 	}

@@ -156,7 +156,7 @@ func (s stored) Get(_ context.Context, key string) ([]byte, error) {
 // browser from interpreting it; and the errors if the content was removed or is damaged.
 func TestSend(t *testing.T) {
 	parts := stored{}
-	o, err := artifact.Write(t.Context(), parts, "t", "gateway", 0, strings.NewReader("<script>"))
+	o, err := artifact.Write(t.Context(), parts, "t", "gateway", "", 0, strings.NewReader("<script>"))
 	if err != nil {
 		t.Fatal(err)
 	}

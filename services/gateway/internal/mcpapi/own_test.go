@@ -75,7 +75,7 @@ func newOwnMesh(t *testing.T) *ownMesh {
 // put stores an artifact of an owner.
 func (m *ownMesh) put(owner, name, mediaType, content string) string {
 	m.Helper()
-	o, err := artifact.Write(m.Context(), m.Artifacts, edgetest.Tenant, "gateway", 0, strings.NewReader(content))
+	o, err := artifact.Write(m.Context(), m.Artifacts, edgetest.Tenant, "gateway", "", 0, strings.NewReader(content))
 	if err != nil {
 		m.Fatal(err)
 	}
