@@ -34,7 +34,7 @@ func startChromium(t *testing.T) *chromium {
 	}
 	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-default-apps", "--disable-extensions", "--disable-dev-shm-usage",
-		"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost", "about:blank")
+		"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1", "about:blank")
 	cmd.ExtraFiles = []*os.File{in, out}
 	if err := cmd.Start(); err != nil {
 		t.Fatal("chromium is missing; apt-get install chromium: ", err)

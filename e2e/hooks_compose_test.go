@@ -14,8 +14,8 @@ import (
 
 // composeHooks installs the hooks of Claude Code for an agent that reaches two gateways through the
 // balancer. It shows that a tool is allowed and one denied; that a hook that waits for people goes on
-// waiting while each of the gateways is killed, and permits the tool when a person has granted it;
-// and that the outcomes of all tools are recorded.
+// waiting while each of the gateways is killed, and permits the tool when a person has granted it
+// in a browser; and that the outcomes of all tools are recorded.
 func composeHooks(t *testing.T, m *harness.Mesh) {
 	activateCoding(t, m, "guard")
 	cli(t, m, "principals", "register", "ann", "person")
@@ -76,9 +76,7 @@ func composeHooks(t *testing.T, m *harness.Mesh) {
 		t.Fatalf("the hook did not wait: %s", out)
 	default:
 	}
-	if out, err := m.As(m.TokenFor("ann", "approvals:vote")).CLI("approvals", "grant", call, "--reason", "seen"); err != nil {
-		t.Fatal(out, err)
-	}
+	consoleOnCompose(t, m, "ann", call)
 	select {
 	case out := <-asked:
 		if out != "" {

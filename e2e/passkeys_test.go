@@ -104,7 +104,7 @@ func TestPasskeys(t *testing.T) {
 			t.Fatal("the passkey is still listed")
 		}
 	}
-	if text := b.open(at+"/auth/approvals?call="+second, second); !strings.Contains(text, "You have no passkey") {
+	if text := b.open(at+"/auth/approvals?call="+second, second); !strings.Contains(text, "You have no passkey, and only votes that one signs count") {
 		t.Error(text)
 	}
 }

@@ -458,3 +458,13 @@ func (m *Mesh) Keys(args ...string) string {
 	}
 	return strings.TrimSpace(out)
 }
+
+// KeysStdin runs a command as Keys does, with a standard input.
+func (m *Mesh) KeysStdin(stdin string, args ...string) {
+	m.T.Helper()
+	cmd := m.composeCmd(append([]string{"docker", "compose", "run", "--rm", "-T", "--no-deps", "keys"}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		m.T.Fatalf("%v: %s", err, out)
+	}
+}

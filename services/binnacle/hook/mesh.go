@@ -40,9 +40,18 @@ type Decision struct {
 	IntentID   string `json:"intent_id"`
 	ArgsDigest string `json:"args_digest"`
 	Repeated   bool   `json:"handed_out_before"` // the intent was handed out before, so the tool may have run
+	Page       string `json:"approval_page"`     // URL of the page on which a person votes on the call; only of one that waits
 	Pending    bool   `json:"-"`                 // the call waits for approval
 
 	waiting string // name of the file that stores a call that waits
+}
+
+// at returns where a person votes on a call that waits, as part of a sentence, or "".
+func (d *Decision) at() string {
+	if d.Page == "" {
+		return ""
+	}
+	return "at " + d.Page + " or "
 }
 
 // Refusal is the error for a call that policy denied, or for another request that the mesh

@@ -136,7 +136,7 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 	case err != nil:
 		return Verdict{Reason: "denied, because there is no decision: " + err.Error()}
 	case d.Pending:
-		reason := fmt.Sprintf("the call waits for approval as %s: a person grants it with `binnacle approvals grant %s --reason WHY`; then try again", d.CallID, d.CallID)
+		reason := fmt.Sprintf("the call waits for approval as %s: a person grants it %swith `binnacle approvals grant %s --reason WHY`; then try again", d.CallID, d.at(), d.CallID)
 		if r.Ask && client.Asks() {
 			if err := room.save(&permit{Input: e.inputDigest(), Asked: d.CallID, Waiting: d.waiting}); err != nil {
 				return unreported(err)

@@ -141,7 +141,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 		ledger = env.Emit.Log
 	}
 	s.queries = queries.New(out.Queries)
-	s.gate = &auth.Gate{TokenKey: s.TokenKey, LoginKeys: logins.KeyOf(env.Trust.At), Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, PublicURL: s.PublicURL, Exceeded: s.metrics.CountExceeded,
+	s.gate = &auth.Gate{TokenKey: s.TokenKey, LoginKeys: logins.KeyOf(env.Trust.At), Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, PublicURL: s.PublicURL, Approvals: s.ApprovalPage, Exceeded: s.metrics.CountExceeded,
 		Turns: fair.Turns{Places: runtime.GOMAXPROCS(0), Hold: turn}}
 	if out.Tenants == nil {
 		s.gate.Tenants = env.Cell
@@ -166,7 +166,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	s.calls.ModelRequest = s.models.Request
 	reads, packsRead := &fair.Places{N: ledgerapi.MaxStreams}, &fair.Places{N: ledgerapi.MaxPacks}
 	s.calls.Streams = reads
-	s.mcp = &mcpapi.API{Own: &resources.Reader{Gate: s.gate, Queries: s.queries, Ledger: ledger, Store: out.Artifacts, Packs: packsRead, Streams: reads}, Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Overlays: &s.authority, ApprovalPage: s.ApprovalPage, Blobs: env.Blobs, Logged: s.logToolCall,
+	s.mcp = &mcpapi.API{Own: &resources.Reader{Gate: s.gate, Queries: s.queries, Ledger: ledger, Store: out.Artifacts, Packs: packsRead, Streams: reads}, Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Overlays: &s.authority, ApprovalPage: s.approvalPage(), Blobs: env.Blobs, Logged: s.logToolCall,
 		Open: func(call, from string) mcpapi.Frames { return out.Open(call, from) }}
 	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools.Catalog}
 	reports := &reported.Store{Blobs: env.Blobs, Capture: s.capture}

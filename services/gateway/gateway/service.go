@@ -62,7 +62,7 @@ type Config struct {
 	OIDC         config.OIDC       // identity provider at which persons log in; none without an issuer
 	OAuth        config.OAuth      // programs that may obtain logins by authorization codes
 	PublicURL    string            // URL under which browsers reach the gateways; empty means that of each request
-	ApprovalPage string            // URL of the page for approvers that clients of MCP and the approval webhook are offered, in which {call} stands for the id of a call; empty for none
+	ApprovalPage string            // URL of the page for approvers that clients of MCP and the approval webhook are offered, in which {call} stands for the id of a call; empty for that of the gateways at PublicURL
 	WebhookKey   []byte            // HMAC-SHA256 key of the webhooks' signatures; if Webhook or JobWebhook is set, at least 16 bytes
 	// Passwords is the path of the file of passwords (see package password), which need not
 	// exist. It is read at each login. Empty means that no person has a password.
@@ -252,6 +252,14 @@ func (s *Service) background(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
+// approvalPage returns the URL of the page for approvers, or "" if none is known without a request.
+func (s *Service) approvalPage() string {
+	if s.ApprovalPage == "" && s.PublicURL != "" {
+		return auth.ApprovalPageAt(s.PublicURL)
+	}
+	return s.ApprovalPage
+}
+
 // reactors returns the reactors of the webhooks that are configured.
 func (s *Service) reactors() (out []react.Reactor) {
 	to := func(name, url string) *webhook.Endpoint {
@@ -261,7 +269,7 @@ func (s *Service) reactors() (out []react.Reactor) {
 			}}
 	}
 	if s.Webhook != "" {
-		hook := &approvals.Webhook{Endpoint: to(egress.EndpointApprovalWebhook, s.Webhook), Emit: s.env.Emit, Durable: s.env.Conn.Durable, Page: s.ApprovalPage}
+		hook := &approvals.Webhook{Endpoint: to(egress.EndpointApprovalWebhook, s.Webhook), Emit: s.env.Emit, Durable: s.env.Conn.Durable, Page: s.approvalPage()}
 		out = append(out, hook.Reactor())
 	}
 	if s.JobWebhook != "" {

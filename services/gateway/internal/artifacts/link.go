@@ -16,7 +16,6 @@ import (
 	"github.com/binnacle-mesh/binnacle/schemas/work"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
-	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 )
 
 // LinkRequest is the body of POST /api/v1/artifacts/:id/link.
@@ -86,7 +85,7 @@ func (s *API) Link(c echo.Context) error {
 	}
 	_, output, err := s.Calls.Run(c, r)
 	if err != nil {
-		return calls.Escalated(c, r, err)
+		return s.Calls.Escalated(c, r, err)
 	}
 	var permitted struct {
 		Artifact string `json:"artifact"`

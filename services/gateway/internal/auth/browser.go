@@ -1,8 +1,10 @@
 package auth
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -62,6 +64,20 @@ func (s *Gate) SameOrigin(c echo.Context) error {
 	}
 	return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.CodeDenied, Param: "Origin",
 		Message: "a browser may send this request only from a page of " + s.Base(c) + "; if that is not the address in its address bar, set gateway.public_url"}
+}
+
+// ApprovalsPath is the path of the page on which persons vote on calls that wait for approval.
+const ApprovalsPath = "/auth/approvals"
+
+// ApprovalPageAt returns the URL of that page of gateways at base, in which {call} stands for the id
+// of a call.
+func ApprovalPageAt(base string) string {
+	return strings.TrimRight(base, "/") + ApprovalsPath + "?call={call}"
+}
+
+// ApprovalPage returns the URL of the page on which persons vote on a call.
+func (s *Gate) ApprovalPage(c echo.Context, call string) string {
+	return strings.ReplaceAll(cmp.Or(s.Approvals, ApprovalPageAt(s.Base(c))), "{call}", url.PathEscape(call))
 }
 
 // Base returns the URL under which browsers reach the gateways: PublicURL, or that of the

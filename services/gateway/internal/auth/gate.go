@@ -39,6 +39,7 @@ type Gate struct {
 	Bodies    body.Budget
 	Turns     fair.Turns // order in which the calls of several tenants begin
 	PublicURL string     // URL under which browsers reach the gateways; empty means that of the request
+	Approvals string     // URL of the page for approvers, in which {call} stands for the id of a call; empty means the gateways' own
 	// Exceeded, if set, is called with the name of a quota when a request exceeds it.
 	Exceeded func(quota string)
 

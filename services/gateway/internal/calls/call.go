@@ -166,12 +166,15 @@ func (s *API) Answer(c echo.Context, r propose.Request) error {
 	out, output, err := s.Await(c.Request().Context(), r, Async(c))
 	st := end()
 	err = identify(c, r, out, err)
-	if st != nil && err != nil {
-		return st.failed(r, err, func(err error) { s.Log.Error("request failed", "path", c.Path(), "err", err) })
-	}
 	var esc *apierr.Escalation
-	if errors.As(err, &esc) {
-		return Accepted(c, r, esc)
+	waits := errors.As(err, &esc)
+	switch {
+	case st != nil && waits:
+		return st.send(eventResult, s.waiting(c, r, esc))
+	case st != nil && err != nil:
+		return st.fail(err, func(err error) { s.Log.Error("request failed", "path", c.Path(), "err", err) })
+	case waits:
+		return s.Accepted(c, r, esc)
 	}
 	if late := (*apierr.Error)(nil); Async(c) && errors.As(err, &late) && late.Code == contract.CodeOutcomePending {
 		return Later(c, r)

@@ -84,16 +84,6 @@ func (s *eventStream) fail(err error, log func(err error)) error {
 	return s.send(eventError, e.Doc(""))
 }
 
-// failed writes the last event of a stream for a call that did not succeed: its state if it
-// waits for approval, and otherwise the error.
-func (s *eventStream) failed(r propose.Request, err error, log func(err error)) error {
-	var esc *apierr.Escalation
-	if errors.As(err, &esc) {
-		return s.send(eventResult, waiting(r, esc))
-	}
-	return s.fail(err, log)
-}
-
 // progressing sends the progress of the call r to a caller that accepts server-sent events,
 // until end is called. end returns the stream, or nil if no event was sent: the response is
 // then an ordinary one, with its status.

@@ -30,6 +30,7 @@ type CallState struct {
 	Verdict    string          `json:"verdict,omitempty"`
 	ReasonCode string          `json:"reason_code,omitempty"`
 	Expires    string          `json:"expires,omitempty"`        // end of the time to vote; only while the call waits for approval
+	Page       string          `json:"approval_page,omitempty"`  // URL of the page on which a person votes; only in responses to the request that waited for the call
 	Queued     int64           `json:"queue_position,omitempty"` // number of calls that waited for a sandbox when this one began to wait, itself included; only while it waits
 	Progress   *Progress       `json:"progress,omitempty"`       // last report of the program; only while it runs
 	ReceiptID  string          `json:"receipt_id,omitempty"`
@@ -44,16 +45,16 @@ type CallState struct {
 
 // Accepted responds to the proposal of an escalated call with 202 and the path under
 // which the call's state can be read. The escalation is durable.
-func Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
+func (s *API) Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation) error {
 	c.Response().Header().Set("Location", pollOf(r.ID))
 	c.Response().Header().Set("Retry-After", "5")
-	return c.JSON(http.StatusAccepted, waiting(r, esc))
+	return c.JSON(http.StatusAccepted, s.waiting(c, r, esc))
 }
 
 // waiting returns the state of an escalated call.
-func waiting(r propose.Request, esc *apierr.Escalation) CallState {
+func (s *API) waiting(c echo.Context, r propose.Request, esc *apierr.Escalation) CallState {
 	return CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: pendingApproval, Verdict: contract.Escalate,
-		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Poll: pollOf(r.ID)}
+		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Page: s.Gate.ApprovalPage(c, r.ID), Poll: pollOf(r.ID)}
 }
 
 // Later responds to the proposal of a call that has no outcome yet with 202 and the path under
@@ -140,10 +141,10 @@ func (s *Runner) has(ctx context.Context, q queries.EventQuery, e *contract.Even
 
 // Escalated responds as Accepted does if err is the escalation of the proposal r, and
 // otherwise returns err.
-func Escalated(c echo.Context, r propose.Request, err error) error {
+func (s *API) Escalated(c echo.Context, r propose.Request, err error) error {
 	var esc *apierr.Escalation
 	if errors.As(err, &esc) {
-		return Accepted(c, r, esc)
+		return s.Accepted(c, r, esc)
 	}
 	return err
 }

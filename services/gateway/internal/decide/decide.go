@@ -164,7 +164,7 @@ func (s *API) handOut(c echo.Context, r propose.Request, e *contract.Event, agai
 	switch {
 	case errors.As(err, &esc):
 		calls.Headers(c, r, contract.Escalate)
-		return calls.Accepted(c, r, esc)
+		return s.Calls.Accepted(c, r, esc)
 	case err != nil:
 		calls.Headers(c, r, "")
 		return err

@@ -42,14 +42,14 @@ type BrowserLogin struct {
 	Username string `json:"username"`
 	Password string `json:"password"`
 	Tenant   string `json:"tenant,omitempty"` // absent or empty: the mesh's original tenant
-	Code     string `json:"code,omitempty"`   // code of a program, or id of an authorization request, that the person then approves
+	Code     string `json:"code,omitempty"`   // code of a program, or id of an authorization request or of a call, that the person then approves
 }
 
 // ProviderLogin is the form of POST /auth/oidc.
 type ProviderLogin struct {
 	Invitation string `json:"invitation,omitempty"` // code of an invitation; only at the first login
 	Tenant     string `json:"tenant,omitempty"`     // absent or empty: the mesh's original tenant
-	Code       string `json:"code,omitempty"`       // code of a program, or id of an authorization request, that the person then approves
+	Code       string `json:"code,omitempty"`       // code of a program, or id of an authorization request or of a call, that the person then approves
 }
 
 // BrowserApproval is the form of POST /auth/device. The field scope may be repeated.
@@ -142,15 +142,20 @@ func (s *Pages) fail(c echo.Context, err error) error {
 // userCodes matches the codes that userCode returns.
 var userCodes = regexp.MustCompile(`^[0-9A-Z]{3}-[0-9A-Z]{3}-[0-9A-Z]{3}$`)
 
+// callIDs matches the ids of calls.
+var callIDs = regexp.MustCompile(`^` + contract.IDCall + `[0-9A-Z]{1,64}$`)
+
 // after returns the path to which a browser continues after a login: the page that approves
-// the code of a program or an authorization request, if there is one, or else the page of the
-// login.
+// the code of a program, an authorization request or a call, if there is one, or else the page of
+// the login.
 func after(code string) string {
 	switch {
 	case userCodes.MatchString(code):
 		return DevicePath + "?code=" + url.QueryEscape(code)
 	case requestIDs.MatchString(code):
 		return ConsentPath + "?request=" + code
+	case callIDs.MatchString(code):
+		return auth.ApprovalsPath + "?call=" + code
 	}
 	return LoginPath
 }

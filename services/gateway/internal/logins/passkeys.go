@@ -34,11 +34,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// The paths of the pages of passkeys.
-const (
-	PasskeysPath  = "/auth/passkeys"
-	ApprovalsPath = "/auth/approvals"
-)
+// PasskeysPath is the path of the page of passkeys.
+const PasskeysPath = "/auth/passkeys"
 
 // PasskeyForm is the form of POST /auth/passkeys. It registers a passkey, or ends the one in
 // Remove.
@@ -52,7 +49,7 @@ type PasskeyForm struct {
 // BallotForm is the form of POST /auth/approvals.
 type BallotForm struct {
 	Call       string `json:"call"`
-	Credential string `json:"credential"` // response of the authenticator (AuthenticationResponseJSON)
+	Credential string `json:"credential,omitempty"` // response of the authenticator (AuthenticationResponseJSON); absent if no passkey signs the vote
 	Reason     string `json:"reason"`
 	Vote       string `json:"vote"` // grant or deny
 }
@@ -69,7 +66,8 @@ type ballotPage struct {
 	Waiting []policy.PendingCall
 	Call    *policy.PendingCall // the call to vote on; nil for the list
 	Args    string
-	Options string // see passkeys.js; empty if the person has no passkey
+	Options string // see passkeys.js; empty if no passkey signs the vote
+	Cannot  string // why the person cannot vote here; empty if it can
 }
 
 //go:embed passkeys.js
@@ -98,8 +96,7 @@ func (u webauthnUser) WebAuthnName() string                       { return u.who
 func (u webauthnUser) WebAuthnDisplayName() string                { return u.who.Actor }
 func (u webauthnUser) WebAuthnCredentials() []webauthn.Credential { return nil }
 
-// Voting serves the pages with which persons register passkeys and vote with them, which need a
-// script.
+// Voting serves the pages with which persons register passkeys and vote. Only passkeys need a script.
 type Voting struct{ *Pages }
 
 // relyingParty returns the relying party of the pages: the host and the origin under which
@@ -130,7 +127,7 @@ func (s Voting) own(ctx context.Context, who *auth.Caller) ([]policy.Identity, e
 func (s Voting) Passkeys(c echo.Context) error {
 	who, err := s.API.Gate.Browser(c)
 	if err != nil {
-		return s.fail(c, err)
+		return s.enterFirst(c, err, "")
 	}
 	x := passkeysPage{}
 	if x.Keys, err = s.own(c.Request().Context(), who); err != nil {
@@ -249,6 +246,9 @@ func (s Voting) registration(c echo.Context, who *auth.Caller, f url.Values) ([]
 	return w.End(), nil
 }
 
+// listEvery is the number of seconds after which a browser loads the list of calls again.
+const listEvery = "10"
+
 // voter returns the person who is logged in, who must not be suspended and must have the scope
 // to vote.
 func (s Voting) voter(c echo.Context) (*auth.Caller, error) {
@@ -263,20 +263,22 @@ func (s Voting) voter(c echo.Context) (*auth.Caller, error) {
 }
 
 // Ballot handles GET /auth/approvals: the list of the calls that wait for approval or, with the
-// parameter call, the page on which a person votes on one of them with a passkey.
+// parameter call, the page on which a person votes on one of them. A person who is not logged in logs
+// in first.
 func (s Voting) Ballot(c echo.Context) error {
+	call := c.QueryParam("call")
 	who, err := s.voter(c)
 	if err != nil {
-		return s.fail(c, err)
+		return s.enterFirst(c, err, call)
 	}
 	ctx, in := c.Request().Context(), s.API.Queries.In(who.Tenant)
 	x := ballotPage{}
-	out := page{Title: "Approvals", Who: who, Ballot: &x, Script: passkeyScript}
-	call := c.QueryParam("call")
+	out := page{Title: "Approvals", Who: who, Ballot: &x}
 	if call == "" {
 		if x.Waiting, err = queries.Do(ctx, in, policy.ApprovalsQuery, policy.ApprovalsRequest{}); err != nil {
 			return s.fail(c, err)
 		}
+		c.Response().Header().Set("Refresh", listEvery)
 		return show(c, http.StatusOK, &out)
 	}
 	w, err := queries.Do(ctx, in, policy.ApprovalQuery, policy.ApprovalRequest{CallID: call})
@@ -288,22 +290,33 @@ func (s Voting) Ballot(c echo.Context) error {
 	if json.Indent(&args, w.Args, "", "  ") == nil {
 		x.Args = args.String()
 	}
-	if x.Options, err = s.ballot(c, who, &w); err != nil {
+	keys, err := s.own(ctx, who)
+	if err != nil {
 		return s.fail(c, err)
+	}
+	if err := s.ballot(c, who, &x, keys); err != nil {
+		return s.fail(c, err)
+	}
+	if x.Options != "" {
+		out.Script = passkeyScript
 	}
 	return show(c, http.StatusOK, &out)
 }
 
-// ballot returns what passkeys.js needs to have a passkey of the person sign a vote on a call,
-// as JSON, or "" if the person has no passkey.
-func (s Voting) ballot(c echo.Context, who *auth.Caller, w *policy.PendingCall) (string, error) {
-	keys, err := s.own(c.Request().Context(), who)
-	if err != nil || len(keys) == 0 {
-		return "", err
-	}
+// ballot sets how a person votes on the call x.Call. One of the person's passkeys signs the vote, if
+// there is one and the host can have passkeys; x.Options is then what passkeys.js needs, as JSON.
+// Otherwise the vote has no signature, or the person cannot vote if a rule for the call requires one.
+func (s Voting) ballot(c echo.Context, who *auth.Caller, x *ballotPage, keys []policy.Identity) error {
+	w := x.Call
 	rp, err := s.relyingParty(c)
-	if err != nil {
-		return "", err
+	if err != nil || len(keys) == 0 {
+		if slices.ContainsFunc(w.Rules, func(r contract.ApprovalRule) bool { return r.Passkey }) {
+			x.Cannot = "You have no passkey, and only votes that one signs count for this call."
+			if err != nil {
+				x.Cannot = err.Error()
+			}
+		}
+		return nil
 	}
 	var doc struct {
 		Ballot contract.Ballot `json:"ballot"`
@@ -317,11 +330,12 @@ func (s Voting) ballot(c echo.Context, who *auth.Caller, w *policy.PendingCall) 
 		doc.IDs = append(doc.IDs, k.ID)
 	}
 	raw, err := json.Marshal(&doc)
-	return string(raw), err
+	x.Options = string(raw)
+	return err
 }
 
-// Vote handles POST /auth/approvals, whose form is a BallotForm: it proposes the vote that a
-// passkey has signed, which policy verifies.
+// Vote handles POST /auth/approvals, whose form is a BallotForm: it proposes the vote. If a passkey
+// has signed it, policy verifies the signature.
 func (s Voting) Vote(c echo.Context) error {
 	f, err := s.posted(c)
 	if err != nil {
@@ -331,6 +345,22 @@ func (s Voting) Vote(c echo.Context) error {
 	if err != nil {
 		return s.fail(c, err)
 	}
+	req := approvals.VoteRequest{Vote: f.Get("vote"), Reason: f.Get("reason")}
+	out := page{Title: "Recorded", Text: "Your vote is on the ledger.", Who: who}
+	if credential := f.Get("credential"); credential != "" {
+		if req.Passkey, err = assertion(credential); err != nil {
+			return s.fail(c, err)
+		}
+		out.Text = "Your vote is on the ledger, with the signature of your passkey."
+	}
+	if err := s.propose(c, who, approvals.KindVote, req.Args(f.Get("call"))); err != nil {
+		return s.fail(c, err)
+	}
+	return show(c, http.StatusOK, &out)
+}
+
+// assertion returns the assertion in the response of an authenticator.
+func assertion(credential string) (*contract.Assertion, error) {
 	var signed struct {
 		ID       string `json:"id"`
 		Response struct {
@@ -339,13 +369,8 @@ func (s Voting) Vote(c echo.Context) error {
 			Signature string `json:"signature"`
 		} `json:"response"`
 	}
-	if err := json.Unmarshal([]byte(f.Get("credential")), &signed); err != nil {
-		return s.fail(c, apierr.BadRequest("credential", "is not the response of an authenticator"))
+	if err := json.Unmarshal([]byte(credential), &signed); err != nil {
+		return nil, apierr.BadRequest("credential", "is not the response of an authenticator")
 	}
-	req := approvals.VoteRequest{Vote: f.Get("vote"), Reason: f.Get("reason"), Passkey: &contract.Assertion{AuthenticatorData: signed.Response.Data,
-		ClientData: signed.Response.Client, CredentialID: signed.ID, Signature: signed.Response.Signature}}
-	if err := s.propose(c, who, approvals.KindVote, req.Args(f.Get("call"))); err != nil {
-		return s.fail(c, err)
-	}
-	return show(c, http.StatusOK, &page{Title: "Recorded", Text: "Your vote is on the ledger, with the signature of your passkey."})
+	return &contract.Assertion{AuthenticatorData: signed.Response.Data, ClientData: signed.Response.Client, CredentialID: signed.ID, Signature: signed.Response.Signature}, nil
 }

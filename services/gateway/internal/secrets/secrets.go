@@ -139,7 +139,7 @@ func (s *API) Put(c echo.Context) error {
 			s.values.until(held, until.Add(time.Minute))
 		}
 		s.values.leave(held)
-		return calls.Accepted(c, r, esc)
+		return s.Calls.Accepted(c, r, esc)
 	default:
 		s.values.leave(held)
 	}
