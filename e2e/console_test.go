@@ -43,14 +43,14 @@ func TestConsole(t *testing.T) {
 // console runs the checks of TestConsole on a mesh.
 func console(t *testing.T, m *harness.Mesh) {
 	activateCoding(t, m, "guard")
-	for _, who := range []string{"ann", "eve"} {
-		cli(t, m, "principals", "register", who, "person")
+	cli(t, m, "principals", "register", "ann", "person")
+	for _, who := range []string{"ann", "admin"} {
 		if _, err := m.CLIStdin(consolePassword, "password", "set", who); err != nil {
 			t.Fatal(err)
 		}
 	}
 	cli(t, m, "roles", "grant", "ann", "approver")
-	cli(t, m, "roles", "grant", "eve", "developer")
+	cli(t, m, "roles", "grant", "admin", "developer")
 	coder := m.As(m.TokenFor("coder", "tools:call", "calls:decide"))
 	dir, state := t.TempDir(), t.TempDir()
 	hook := func(id, command string) string {
@@ -72,9 +72,9 @@ func console(t *testing.T, m *harness.Mesh) {
 	b := startChromium(t)
 	page, call := ask("t1", "npm install left-pad")
 	b.open(page, "Log in")
-	b.logIn("eve")
+	b.logIn("admin")
 	b.shows("approvals:vote")
-	b.open(m.URL()+"/auth/login", "You are eve")
+	b.open(m.URL()+"/auth/login", "You are admin")
 	b.js(`document.querySelector('[action="/auth/logout"]').submit()`)
 	b.shows("Log in")
 
@@ -85,6 +85,7 @@ func console(t *testing.T, m *harness.Mesh) {
 		t.Error("scripts read the cookie:", cookie)
 	}
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte(`<form method="post" action="` + m.URL() + `/auth/approvals"><input name="call" value="` + call + `"><input name="reason" value="x"><input name="vote" value="grant"></form><script>document.forms[0].submit()</script>`))
 	}))
 	defer other.Close()

@@ -169,7 +169,7 @@ func startAgentMesh(t *testing.T, images string, model *harness.Scripted) (m *ha
 // session that verifies. Without --egress the agent fails, and no request leaves the sandbox. The
 // sandboxes end, and their image can be removed.
 func TestRunAgent(t *testing.T) {
-	images, digest := programImage(t, "agent", map[string]string{"busybox": "/bin/busybox", "bash": "/bin/bash", "claude": filepath.Join(agentsDir(t), "@anthropic-ai/claude-code-linux-x64/claude")},
+	images, digest := programImage(t, "agents", map[string]string{"busybox": "/bin/busybox", "bash": "/bin/bash", "claude": filepath.Join(agentsDir(t), "@anthropic-ai/claude-code-linux-x64/claude")},
 		"sh", "cat", "chmod", "env", "mkdir", "rm", "tar")
 	model := harness.NewScripted(t)
 	var requested atomic.Bool
@@ -194,7 +194,7 @@ func TestRunAgent(t *testing.T) {
 	run := func(patch string, more ...string) (out, changes, text string, err error) {
 		t.Helper()
 		patch = filepath.Join(patches, patch)
-		args := append([]string{"run", "--image", "agent", "--session", "s-agent", "--workspace", shop, "--patch", patch, "--stdin", prompt, "--env", "ANTHROPIC_BASE_URL=" + m.URL(), "--env", "ANTHROPIC_AUTH_TOKEN=the-broker-adds-it",
+		args := append([]string{"run", "--session", "s-agent", "--workspace", shop, "--patch", patch, "--stdin", prompt, "--env", "ANTHROPIC_BASE_URL=" + m.URL(), "--env", "ANTHROPIC_AUTH_TOKEN=the-broker-adds-it",
 			"--env", "ANTHROPIC_CUSTOM_HEADERS=X-Binnacle-Session: s-agent", "--env", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "--env", "CLAUDE_CODE_MAX_RETRIES=0"}, more...)
 		out, err = m.CLI(append(args, "--", "claude", "--model", agentModel, "--allowedTools=Bash,Edit,Read", "-p")...)
 		b, _ := os.ReadFile(patch) // there is none if nothing changed

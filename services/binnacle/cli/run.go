@@ -43,7 +43,7 @@ const (
 func newRunCmd(c *env) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run --image IMAGE -- COMMAND [ARG...]",
+		Use:   "run -- COMMAND [ARG...]",
 		Short: "Run a command in a sandbox with a copy of the workspace, and get a patch",
 		Long: `Run a command, such as a coding agent, in a held sandbox with a copy of the git work tree:
 the files that git does not ignore, and not the repository. The command's output is printed as
@@ -51,18 +51,15 @@ it comes. When it ends, what it changed is written to a patch, and the sandbox i
 files of the work tree do not change unless --apply is given. With --egress the command may
 reach the hosts that the configuration names and policy permits. The image needs sh, mkdir, rm
 and tar. Exits with code 1 if the command fails; the patch is written also then.`,
-		Example:           "  binnacle run --image agents --egress -- claude -p 'Fix the failing test'\n  binnacle run --image shell --apply -- sh -c 'date > built.txt'",
+		Example:           "  binnacle run --egress -- claude -p 'Fix the failing test'\n  binnacle run --image shell --apply -- sh -c 'date > built.txt'",
 		Args:              takes(1, 256),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			if o.image == "" {
-				return fail(exitUsage, "run requires --image; 'binnacle run --help' explains it")
-			}
 			return runInSandbox(cmd.Context(), c, &o, argv)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.image, "image", "", "`IMAGE` of the sandbox, as for 'sandbox create'")
+	f.StringVar(&o.image, "image", "agents", "`IMAGE` of the sandbox, as for 'sandbox create'")
 	f.StringVar(&o.session, "session", "", "`NAME` of the session (s-…) of the calls (default: a new one)")
 	f.StringVar(&o.dir, "workspace", ".", "`FOLDER` in the git work tree that is copied")
 	f.StringVar(&o.patch, "patch", "run.patch", "`FILE` of the patch, which must not exist")

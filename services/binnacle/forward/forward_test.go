@@ -354,10 +354,11 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestSyslog shows the form of messages over TCP and TLS, and that a batch can be sent again after
-// the receiver closed the connection.
+// TestSyslog shows the form of messages over TCP and TLS, and that the last events are sent again
+// after the receiver closed the connection, so that it gets those that it had not read.
 func TestSyslog(t *testing.T) {
-	batch := records(t, 3)
+	all := records(t, 4)
+	batch := all[:3]
 	s := httptest.NewTLSServer(nil) // for its certificate
 	defer s.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
@@ -397,10 +398,14 @@ func TestSyslog(t *testing.T) {
 		r.mu.Lock()
 		r.limit, r.messages = 0, nil
 		r.mu.Unlock()
-		if err := to.Deliver(t.Context(), batch); err != nil {
+		if err := to.Deliver(t.Context(), all[3:]); err != nil {
 			t.Fatal(scheme, err)
 		}
-		waitFor(t, "the batch again", func() bool { return len(r.all()) == 3 })
+		waitFor(t, "the last events again, and the new one", func() bool {
+			got := r.all()
+			slices.Sort(got)
+			return len(slices.Compact(got)) == 4
+		})
 		l.Close()
 		if scheme == "syslog+tls" {
 			x, err := New(scheme+"://"+l.Addr().String(), &Options{})

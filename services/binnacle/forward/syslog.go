@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,12 @@ type syslog struct {
 	host    string
 	conn    net.Conn
 	tcp     *net.TCPConn // the connection below conn
+	recent  []Record     // the last maxRecent events that were sent
 }
+
+// maxRecent is the number of events that are sent again on a new connection: a receiver that ended
+// may not have stored what its kernel had acknowledged.
+const maxRecent = 2 * maxBatch
 
 // syslogTimeout is how long connecting, and sending a batch, may take.
 const syslogTimeout = 30 * time.Second
@@ -34,7 +40,7 @@ var errClosed = errors.New("the syslog receiver closed the connection")
 
 // Deliver implements Target. The protocol has no acknowledgement: when Deliver returns nil,
 // the receiver's machine has acknowledged all bytes, and the receiver has not closed the
-// connection.
+// connection. On a new connection, Deliver first sends the last maxRecent events again.
 func (t *syslog) Deliver(ctx context.Context, batch []Record) error {
 	if err := t.deliver(ctx, batch); err != nil {
 		return errors.Join(fmt.Errorf("syslog %s: %w", t.address, err), t.Close())
@@ -50,6 +56,7 @@ func (t *syslog) deliver(ctx context.Context, batch []Record) error {
 		if err := t.connect(ctx); err != nil {
 			return err
 		}
+		batch = slices.Concat(t.recent, batch)
 	}
 	until := time.Now().Add(syslogTimeout)
 	if err := t.conn.SetWriteDeadline(until); err != nil {
@@ -63,7 +70,12 @@ func (t *syslog) deliver(ctx context.Context, batch []Record) error {
 	if _, err := t.conn.Write(b.Bytes()); err != nil {
 		return err
 	}
-	return t.acknowledged(ctx, until)
+	if err := t.acknowledged(ctx, until); err != nil {
+		return err
+	}
+	t.recent = append(t.recent, batch[max(0, len(batch)-maxRecent):]...)
+	t.recent = slices.Delete(t.recent, 0, max(0, len(t.recent)-maxRecent))
+	return nil
 }
 
 func (t *syslog) connect(ctx context.Context) error {

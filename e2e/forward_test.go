@@ -1,0 +1,257 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
+)
+
+// siem is a receiver of a security team: over syslog with TLS (RFC 5425) or over HTTPS. It ends without
+// a trace of what it has not stored, and starts again at its address.
+type siem struct {
+	t      *testing.T
+	addr   string
+	cert   *tls.Config
+	schema *jsonschema.Schema
+	serve  func(s *siem, l net.Listener) (end func())
+	end    func()
+
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+// start starts the receiver at its address.
+func (s *siem) start() {
+	s.t.Helper()
+	var l net.Listener
+	eventually(s.t, "the address is free", 10*time.Second, func() (ok bool) {
+		var err error
+		l, err = net.Listen("tcp", s.addr)
+		return err == nil
+	})
+	s.end = s.serve(s, tls.NewListener(l, s.cert))
+}
+
+// store stores the document of an event, which must be valid by the schema.
+func (s *siem) store(line []byte) {
+	var x struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
+	if err == nil {
+		err = s.schema.Validate(doc)
+	}
+	if err == nil {
+		err = json.Unmarshal(line, &x)
+	}
+	if err != nil {
+		s.t.Errorf("%v: %s", err, line)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids[x.Metadata.UID] = true
+}
+
+// missing returns the ids that were not stored.
+func (s *siem) missing(ids []string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return s.ids[id] })
+}
+
+// overSyslog reads messages that have their length before them. When it ends, it closes connections
+// without reading what has arrived.
+func overSyslog(s *siem, l net.Listener) (end func()) {
+	var mu sync.Mutex
+	var open []net.Conn
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+			go func() {
+				r := bufio.NewReader(c)
+				for {
+					n, err := r.ReadString(' ')
+					size, bad := strconv.Atoi(strings.TrimSpace(n))
+					if err != nil || bad != nil {
+						return
+					}
+					b := make([]byte, size)
+					if _, err := io.ReadFull(r, b); err != nil {
+						return
+					}
+					_, doc, _ := bytes.Cut(b, []byte(" - {"))
+					s.store(append([]byte("{"), doc...))
+				}
+			}()
+		}
+	}()
+	return func() {
+		l.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range open {
+			c.Close()
+		}
+	}
+}
+
+// overHTTPS stores the lines of requests. The first request after each start is read and fails, as if
+// the receiver had ended before it stored the lines.
+func overHTTPS(s *siem, l net.Listener) (end func()) {
+	var first sync.Once
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		first.Do(func() { err = io.ErrUnexpectedEOF })
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		for line := range bytes.Lines(b) {
+			s.store(bytes.TrimSpace(line))
+		}
+	})}
+	go func() { _ = srv.Serve(l) }()
+	return func() { _ = srv.Close() }
+}
+
+// forwarder starts `binnacle forward` and returns a function that kills it.
+func forwarder(t *testing.T, m *harness.Mesh, to, ca, cursor string) (kill func()) {
+	t.Helper()
+	cmd := exec.Command(harness.Bin(t, "binnacle"), "forward", "--to", to, "--ca", ca, "--cursor", cursor, "--follow")
+	cmd.Env = append(os.Environ(), m.Env()...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+}
+
+// TestForwardRestarts shows that every event is delivered over syslog with TLS and over HTTPS, as a
+// document that is valid by the schema of OCSF's class, although the receivers end and lose what they
+// have not stored, `binnacle forward` is killed, and the mesh is killed.
+func TestForwardRestarts(t *testing.T) {
+	m := harness.One(t, harness.Options{Noop: true})
+	own := httptest.NewTLSServer(nil) // for its certificate
+	defer own.Close()
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := jsonschema.NewCompiler().Compile(filepath.Join(harness.Root(), "services/binnacle/ocsf/testdata/api_activity.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	receivers, kills := map[string]*siem{}, map[string]func(){}
+	for scheme, serve := range map[string]func(*siem, net.Listener) func(){"syslog+tls": overSyslog, "https": overHTTPS} {
+		receivers[scheme] = &siem{t: t, addr: ports.Free(t), cert: &tls.Config{Certificates: own.TLS.Certificates}, schema: schema, serve: serve, ids: map[string]bool{}}
+		receivers[scheme].start()
+	}
+	forward := func() {
+		for scheme, s := range receivers {
+			if kills[scheme] != nil {
+				kills[scheme]()
+			}
+			kills[scheme] = forwarder(t, m, scheme+"://"+s.addr, ca, filepath.Join(dir, scheme))
+		}
+	}
+	forward()
+	t.Cleanup(func() {
+		for scheme := range receivers {
+			kills[scheme]()
+			receivers[scheme].end()
+		}
+	})
+	calls := func(n int) {
+		t.Helper()
+		for i := range n {
+			if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/noop", "", fmt.Sprintf(`{"n":%d}`, i)); err != nil || r.Status != 200 {
+				t.Error(r, err)
+			}
+		}
+	}
+	delivered := func(when string) {
+		t.Helper()
+		ids := toDeliver(t, m)
+		for scheme, s := range receivers {
+			eventually(t, scheme+" has every event "+when, time.Minute, func() bool { return len(s.missing(ids)) == 0 })
+		}
+		t.Logf("%s: %d events", when, len(ids))
+	}
+	calls(5)
+	delivered("at first")
+	for _, s := range receivers {
+		s.end()
+	}
+	calls(5)
+	for _, s := range receivers {
+		s.start()
+	}
+	calls(5)
+	delivered("after the receivers had ended")
+	var wg sync.WaitGroup
+	wg.Go(func() { calls(20) })
+	forward()
+	wg.Wait()
+	delivered("after the forwarders were killed")
+	m.Restart("binnacle")
+	m.WaitReady()
+	calls(5)
+	delivered("after the mesh was killed")
+}
+
+// toDeliver returns the ids of the events of the ledger that are delivered.
+func toDeliver(t *testing.T, m *harness.Mesh) (ids []string) {
+	t.Helper()
+	r, err := m.Do(t.Context(), "GET", "/api/v1/events", "", "")
+	if err != nil || r.Status != 200 {
+		t.Fatal(r, err)
+	}
+	between := []string{contract.EventCallProposed, contract.EventAllowed, contract.EventEffectStarted}
+	for line := range strings.Lines(string(r.Body)) {
+		var l struct {
+			Event struct{ ID, Type string }
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		if part := strings.Split(l.Event.Type, "."); len(part) < 4 || !slices.Contains(between, part[3]) {
+			ids = append(ids, l.Event.ID)
+		}
+	}
+	if len(ids) < 5 {
+		t.Fatalf("%d events", len(ids))
+	}
+	return ids
+}
