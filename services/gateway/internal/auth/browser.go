@@ -76,7 +76,7 @@ func ApprovalPageAt(base string) string {
 }
 
 // ApprovalPage returns the URL of the page on which persons vote on a call.
-func (s *Gate) ApprovalPage(c echo.Context, call string) string {
+func ApprovalPage(s *Gate, c echo.Context, call string) string {
 	return strings.ReplaceAll(cmp.Or(s.Approvals, ApprovalPageAt(s.Base(c))), "{call}", url.PathEscape(call))
 }
 

@@ -54,7 +54,7 @@ func (s *API) Accepted(c echo.Context, r propose.Request, esc *apierr.Escalation
 // waiting returns the state of an escalated call.
 func (s *API) waiting(c echo.Context, r propose.Request, esc *apierr.Escalation) CallState {
 	return CallState{CallID: r.ID, Session: r.Session, Called: r.SessionName, Status: pendingApproval, Verdict: contract.Escalate,
-		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Page: s.Gate.ApprovalPage(c, r.ID), Poll: pollOf(r.ID)}
+		ReasonCode: esc.Doc.Decision.ReasonCode, Expires: esc.Doc.Expires, Page: auth.ApprovalPage(s.Gate, c, r.ID), Poll: pollOf(r.ID)}
 }
 
 // Later responds to the proposal of a call that has no outcome yet with 202 and the path under
