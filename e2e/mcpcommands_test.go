@@ -3,6 +3,10 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,7 +33,7 @@ func serverImages(t *testing.T) string {
 		}
 	}
 	dir, _ := imageArchive(t, "servers", harness.NodeLayer(t, node, map[string]string{"srv/node_modules": modules,
-		"srv/frail.mjs": filepath.Join(harness.Root(), "e2e/testdata/mcp/frail.mjs")}))
+		"srv/guarded.mjs": filepath.Join(harness.Root(), "e2e/testdata/mcp/guarded.mjs"), "srv/frail.mjs": filepath.Join(harness.Root(), "e2e/testdata/mcp/frail.mjs")}))
 	return dir
 }
 
@@ -45,7 +49,7 @@ func TestMCPCommands(t *testing.T) {
 	images := serverImages(t)
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
-			m := start(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_WARM=0"}})
+			m := start(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_WARM=0", "BINNACLE_EGRESS_NETWORKS=127.0.0.0/8"}})
 			cli(t, m, "mcp", "add", "memory", "--command", "/bin/node", "--arg", serverPath("memory"), "--env", "MEMORY_FILE_PATH=/work/memory.json", "--image", "servers", "--class", "E1")
 			doc, err := json.Marshal(map[string]any{"mcpServers": map[string]any{
 				"everything": map[string]any{"command": "/bin/node", "args": []string{serverPath("everything"), "stdio"}},
@@ -69,6 +73,7 @@ func TestMCPCommands(t *testing.T) {
 			for _, version := range []string{"2025-11-25", "2026-07-28"} {
 				t.Run(version, func(t *testing.T) { commanded(t, m, version) })
 			}
+			t.Run("guarded", func(t *testing.T) { guarded(t, m) })
 			t.Run("refused", func(t *testing.T) { refusedCommands(t, m) })
 			t.Run("frail", func(t *testing.T) { frail(t, m) })
 			if name == "processes" {
@@ -152,7 +157,7 @@ func refusedCommands(t *testing.T, m *harness.Mesh) {
 	for want, args := range map[string][]string{
 		"env: API_TOKEN looks like a secret":          {"--env", "API_TOKEN=abc", "--image", "servers"},
 		"env: PLAIN looks like a secret":              {"--env", "PLAIN=ghp_0123456789abcdefghijABCDEFGHIJ", "--image", "servers"},
-		"env: the placeholder in KEY is not replaced": {"--env", "KEY=${vault:mcp.x}", "--image", "servers"},
+		"env: the placeholder in KEY is not replaced": {"--host", "a.test", "--header", "X=mcp.y", "--env", "KEY=${vault:mcp.x}", "--image", "servers"},
 		"image: want the image":                       {},
 		"nowhere is not pinned":                       {"--image", "nowhere"},
 		"image sha256:0000":                           {"--image", "sha256:" + strings.Repeat("0", 64)},
@@ -296,5 +301,122 @@ func startsRecorded(t *testing.T, m *harness.Mesh) {
 	}
 	if starts < 12 {
 		t.Errorf("%d starts are recorded", starts)
+	}
+}
+
+// harbor starts a server that responds with the text of the Authorization header.
+func harbor(t *testing.T, listen string) *httptest.Server {
+	t.Helper()
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s with a token of %d bytes", r.URL.Path, len(r.Header.Get("Authorization")))
+		if r.Header.Get("Authorization") != "Bearer "+harborToken {
+			fmt.Fprint(w, ", a wrong one: ", r.Header.Get("Authorization"))
+		}
+	}))
+	s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Secrets of the server guarded.
+const (
+	harborToken = "tok-windlass-8472-capstan"
+	harborKey   = "key-marlinspike-5533-fid"
+)
+
+// guarded shows that a command with hosts reaches them through the egress-broker only, which replaces
+// the placeholder in its header by the secret, that another one has a secret as a file in memory and nowhere
+// else, that receipts attest both, and that each call has a process of its own.
+func guarded(t *testing.T, m *harness.Mesh) {
+	site := harbor(t, "127.0.0.1:0")
+	guardedAt(t, m, site.URL)
+	for _, e := range ledger(t, m) {
+		for _, value := range []string{harborToken, harborKey} {
+			if strings.Contains(string(e.Data), value) {
+				t.Errorf("%s has a secret", e.Name)
+			}
+		}
+	}
+	if log := m.Log(); strings.Contains(log, harborToken) || strings.Contains(log, harborKey) {
+		t.Error("a log has a secret")
+	}
+}
+
+// guardedAt is guarded with a server at the URL site, whose host the configuration permits.
+func guardedAt(t *testing.T, m *harness.Mesh, site string) {
+	t.Helper()
+	host := strings.TrimPrefix(site, "http://")
+	permit(t, m, host)
+	for name, value := range map[string]string{"mcp.harbor": harborToken, "mcp.key": harborKey} {
+		for _, c := range []*harness.Mesh{m, m.Operator()} {
+			if out, err := c.CLIStdin(value, "secret", "put", name); err != nil {
+				t.Fatal(err, out)
+			}
+		}
+	}
+	cli(t, m, "mcp", "add", "guarded", "--command", "/bin/node", "--arg", "/srv/guarded.mjs", "--image", "servers", "--host", host,
+		"--header", "Authorization=mcp.harbor", "--env", "TOKEN=${vault:mcp.harbor}")
+	cli(t, m, "mcp", "add", "keyed", "--command", "/bin/node", "--arg", "/srv/guarded.mjs", "--image", "servers", "--secret-file", "KEY_FILE=mcp.key")
+	call := func(tool, args string) string {
+		t.Helper()
+		r, err := m.Do(t.Context(), "POST", "/api/v1/packs/"+tool, "s-"+tool[:strings.IndexByte(tool, '.')], args)
+		if err != nil || r.Status != 200 {
+			t.Fatalf("%s: %v %d %s", tool, err, r.Status, r.Body)
+		}
+		return string(r.Body)
+	}
+	url := fmt.Sprintf(`{"url":%q}`, site+"/quay")
+	if out := call("guarded.get", url); !strings.Contains(out, "http://127.0.0.1:3128 ${vault:mcp.harbor} 200 /quay with a token of 32 bytes") || strings.Contains(out, "wrong") {
+		t.Errorf("a permitted request: %s", out)
+	}
+	if out := call("guarded.elsewhere", `{}`); !strings.Contains(out, " 403 ") || !strings.Contains(out, "host_denied") {
+		t.Errorf("another host: %s", out)
+	}
+	if out := call("guarded.direct", url); !strings.Contains(out, "no connection") {
+		t.Errorf("a request without the proxy: %s", out)
+	}
+	if out := call("keyed.file", `{}`); !strings.Contains(out, fmt.Sprintf("/tmp/secret-mcp.key 400 %d [secret:mcp.key] false", len(harborKey))) {
+		t.Errorf("the file: %s", out)
+	}
+	for range 2 {
+		for _, tool := range []string{"guarded.count", "keyed.count"} {
+			if out := call(tool, `{}`); !strings.Contains(out, "first") {
+				t.Errorf("a process served two calls of %s: %s", tool, out)
+			}
+		}
+	}
+	attested := func(session, fact, other string) int {
+		t.Helper()
+		all := effectsOf(t, m, session)
+		for _, eff := range all {
+			if a := eff.Attestation; a == nil || !slices.Contains(a.Enforced, fact) || slices.Contains(a.Enforced, other) {
+				t.Errorf("attestation of %s: %+v", eff.Tool, a)
+			}
+		}
+		return len(all)
+	}
+	facts := attested("s-guarded", "network:egress_broker", "no_network")
+	attested("s-keyed", "no_network", "network:egress_broker")
+	if attested("s-keyed", "secret_file:mcp.key", "secret_file:mcp.harbor") != 3 {
+		t.Error("calls of the server with a file have no outcome")
+	}
+	count := map[string]int{}
+	eventually(t, "each proxy is closed with its call", time.Minute, func() bool {
+		clear(count)
+		for _, e := range ledger(t, m) {
+			if e.Session == harness.SessionID("admin", "s-guarded") {
+				count[e.Name]++
+			}
+		}
+		return count["egress_closed"] == facts
+	})
+	if facts != 5 || count["egress_opened"] != facts || count["flow_ended"] != 1 || count["flow_denied"] != 1 || count["secret_released"] != 1 {
+		t.Error(facts, count)
 	}
 }

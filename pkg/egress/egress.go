@@ -1,9 +1,11 @@
-// Package egress defines the protocol by which the session-runner obtains the proxy of a
-// call from the egress-broker, and implements the session-runner's side of it.
+// Package egress defines the protocol by which the session-runner and the mcp-router obtain
+// the proxy of a call from the egress-broker, and implements their side of it.
 package egress
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,6 +38,12 @@ type Opened struct {
 	Socket    string `json:"socket,omitempty"`    // path of the proxy's unix socket
 	Authority string `json:"authority,omitempty"` // CA certificate that the call's program must trust, in PEM
 	Refused   string `json:"refused,omitempty"`
+}
+
+// SocketName returns the name of the socket of a call's proxy in the folder of the egress-broker.
+func SocketName(callID string) string {
+	name := sha256.Sum256([]byte(callID))
+	return hex.EncodeToString(name[:8])
 }
 
 // ValidInbox reports whether id is a valid id of an inbox for a response.

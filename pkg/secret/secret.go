@@ -59,6 +59,12 @@ func PutInfo(tenant, name, callID string) string {
 	return sealInfo("binnacle secret put v2", tenant, name, callID)
 }
 
+// FilesInfo returns the context string that binds the sealed secrets of an MCP server's files to
+// the connection with the server's command, which names the session-runner and the mcp-router.
+func FilesInfo(tenant, connection string) string {
+	return sealInfo("binnacle mcp files", tenant, connection)
+}
+
 // ReservedNames is a prefix that names of secrets must not have: until release 0.4,
 // content keys were stored under such names.
 const ReservedNames = "content-key"

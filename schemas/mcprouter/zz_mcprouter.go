@@ -18,7 +18,9 @@ type ServerAdded struct {
 	Descriptions []Description `json:"descriptions"`      // descriptions that replace those of the server
 	Env          []Variable    `json:"env"`               // environment of the command, beside that of the image
 	Exclude      []string      `json:"exclude,omitempty"` // names of tools that are not offered
-	Headers      []Header      `json:"headers"`           // headers of each request whose values are secrets
+	Files        []File        `json:"files"`             // files in memory with secrets, which the command may read
+	Headers      []Header      `json:"headers"`           // headers of each request whose values are secrets; the egress-broker adds them to the requests of a command
+	Hosts        []string      `json:"hosts,omitempty"`   // hosts that the command may reach through the egress-broker, each followed by its port or not
 	Image        string        `json:"image,omitempty"`   // image that contains the command
 	Include      []string      `json:"include,omitempty"` // names of the tools that are offered; empty means all
 	Name         string        `json:"name"`
@@ -40,7 +42,9 @@ func (d *ServerAdded) Canonical(c *canon.Codec) {
 	canon.List(c, "descriptions", &d.Descriptions)
 	canon.List(c, "env", &d.Env)
 	c.OptStrs("exclude", &d.Exclude)
+	canon.List(c, "files", &d.Files)
 	canon.List(c, "headers", &d.Headers)
+	c.OptStrs("hosts", &d.Hosts)
 	c.OptStr("image", &d.Image)
 	c.OptStrs("include", &d.Include)
 	c.Str("name", &d.Name)
@@ -74,6 +78,18 @@ type Variable struct {
 func (d *Variable) Canonical(c *canon.Codec) {
 	c.Str("name", &d.Name)
 	c.Str("value", &d.Value)
+}
+
+// File is a file in memory with a secret, for a server's command.
+type File struct {
+	Name   string `json:"name"`   // variable of the command's environment with the path of the file
+	Secret string `json:"secret"` // name of the secret in the vault
+}
+
+// Canonical implements canon.Document.
+func (d *File) Canonical(c *canon.Codec) {
+	c.Str("name", &d.Name)
+	c.Str("secret", &d.Secret)
 }
 
 // Header is a header of each request to the server.

@@ -14,7 +14,7 @@ var (
 	// SandboxCallQuery is session-runner.sandbox_call. The result of a claimed call for a held sandbox, which the instance that holds the sandbox carries out for the instance that claimed the call.
 	SandboxCallQuery = query.Query[SandboxCallRequest, SandboxCallResult]{Info: query.Info{Service: "session-runner", Verb: "sandbox_call", Callers: []string{"session-runner"}, Scope: query.OfBoth, View: "", Deadline: 900000 * time.Millisecond}}
 
-	// ServerStartQuery is session-runner.server_start. Starts the command of an MCP server in a sandbox of its own, for a running call of the mcp-router. The command is that of the server's settings on the ledger or, for mcp.add, that of the call's arguments. The response is a zero byte when the command has started, a line with the attestation of the sandbox, and then the bytes of standard output, until the command ends; a frame without bytes is sent whenever there were none for two seconds. The bytes of standard input are those of the queries server_write to the same instance.
+	// ServerStartQuery is session-runner.server_start. Starts the command of an MCP server in a sandbox of its own, for a running call of the mcp-router. The command is that of the server's settings on the ledger or, for mcp.add, that of the call's arguments. The response is a zero byte when the command has started, a line with the attestation of the sandbox, for a server with files a line with a public key, and then the bytes of standard output, until the command ends; a frame without bytes is sent whenever there were none for two seconds. The bytes of standard input are those of the queries server_write to the same instance; for a server with files, they begin with a line with the secrets, sealed to that key.
 	ServerStartQuery = query.Bytes[ServerStartRequest]{Info: query.Info{Service: "session-runner", Verb: "server_start", Callers: []string{"mcp-router"}, Scope: query.OfBoth, View: "", Deadline: 3600000 * time.Millisecond}}
 
 	// ServerWriteQuery is session-runner.server_write. Writes bytes to the standard input of a command that the sender started with the query server_start, or closes it. Without bytes it shows that the sender runs. The response is true; it is sent when the command has taken the bytes.
@@ -62,11 +62,13 @@ type SandboxCallResult struct {
 
 // ServerStartRequest is the request of session-runner.server_start.
 type ServerStartRequest struct {
-	CallID       string `json:"call_id"`       // call that needs the server, which runs at the sender
-	ConnectionID string `json:"connection_id"` // id of the connection; random
-	Server       string `json:"server"`        // name of the server
-	Session      string `json:"session"`       // session of the call
-	Settings     string `json:"settings"`      // call whose arguments are the settings of the server
+	CallID          string `json:"call_id"`                    // call that needs the server, which runs at the sender
+	ConnectionID    string `json:"connection_id"`              // id of the connection; random
+	EgressAuthority string `json:"egress_authority,omitempty"` // the certificate authority of the call's proxy, in PEM; empty without egress
+	EgressSocket    string `json:"egress_socket,omitempty"`    // path of the socket of the call's proxy; empty without egress
+	Server          string `json:"server"`                     // name of the server
+	Session         string `json:"session"`                    // session of the call
+	Settings        string `json:"settings"`                   // call whose arguments are the settings of the server
 }
 
 // ServerWriteRequest is the request of session-runner.server_write.

@@ -21,7 +21,7 @@ type serverOptions struct {
 	include, exclude, headers []string
 	renames, descriptions     []string
 	command, image            string
-	args, env                 []string // of command
+	args, env, hosts, files   []string // of command
 	concurrency               int
 	oauth                     bool
 	login                     oauthOptions
@@ -34,15 +34,18 @@ func serverCmds(c *env) []*cobra.Command {
 		Use:   "add NAME URL | NAME --command COMMAND --image IMAGE | [NAME] --from FILE",
 		Short: "Add an MCP server to the mesh, or replace its settings",
 		Long: `Add an MCP server to the mesh, or replace its settings. Its tools are then offered as
-NAME.TOOL. The ceilings must permit the host of URL. COMMAND runs in a sandbox without
-network, in IMAGE, which contains it, and uses MCP on standard input and output. With
+NAME.TOOL. The ceilings must permit the host of URL. COMMAND runs in a sandbox, in IMAGE,
+which contains it, and uses MCP on standard input and output. It has no network but the
+hosts of --host, which it reaches through the egress-broker; the broker adds the header of
+--header to its requests, and ${vault:SECRET} in --env is a placeholder for that secret.
+With --secret-file, COMMAND may read a secret in a file. With
 --from, the servers of a file are added that have a URL and, with --image, those that have
 a command; FILE is the configuration of another client, with the member mcpServers, or a
 server.json of the official registry, whose server gets NAME or the last part of its name
 there. With --oauth, you log in at the server's authorization server, once for the
 operator's tenant and once for your own, before the server is added. These commands are for
 operators of the mesh.`,
-		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add tracker https://mcp.example/mcp --oauth\n  binnacle mcp add memory --command node --arg /srv/memory.js --image tools\n  binnacle mcp add --from ~/.cursor/mcp.json\n  binnacle mcp add weather --from server.json",
+		Example:           "  binnacle mcp add github https://mcp.example/mcp --header Authorization=mcp.github\n  binnacle mcp add tracker https://mcp.example/mcp --oauth\n  binnacle mcp add memory --command node --arg /srv/memory.js --image tools\n  binnacle mcp add weather --command node --arg /srv/weather.js --image tools --host api.example --header Authorization=mcp.weather --env 'TOKEN=${vault:mcp.weather}'\n  binnacle mcp add --from ~/.cursor/mcp.json\n  binnacle mcp add weather --from server.json",
 		Args:              takes(0, 2),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, pos []string) error { return addServers(cmd.Context(), c, &o, pos) },
@@ -57,6 +60,8 @@ operators of the mesh.`,
 	f.StringVar(&o.command, "command", "", "`COMMAND` that starts the server in a sandbox, in place of URL")
 	f.StringArrayVar(&o.args, "arg", nil, "`ARGUMENT` of COMMAND; may be repeated")
 	f.StringArrayVar(&o.env, "env", nil, "`NAME=VALUE`: variable of COMMAND's environment, which is recorded and no secret; may be repeated")
+	f.StringArrayVar(&o.hosts, "host", nil, "`HOST` that COMMAND may reach, or HOST:PORT; may be repeated")
+	f.StringArrayVar(&o.files, "secret-file", nil, "`NAME=SECRET`: write SECRET to a file in memory, whose path is the variable NAME of COMMAND; may be repeated")
 	f.StringVar(&o.image, "image", "", "`IMAGE` that contains COMMAND: NAME of a lock file, or NAME@sha256:…")
 	f.StringArrayVar(&o.include, "include", nil, "offer only this `TOOL`; may be repeated")
 	f.StringArrayVar(&o.exclude, "exclude", nil, "do not offer this `TOOL`; may be repeated")
@@ -65,7 +70,7 @@ operators of the mesh.`,
 	f.StringArrayVar(&o.descriptions, "describe", nil, "`TOOL=TEXT`: replace the description of a tool; may be repeated")
 	f.BoolVar(&o.oauth, "oauth", false, "log in at the authorization server of the server, and send access tokens")
 	o.login.declare(add)
-	for _, name := range []string{"class", "concurrency", "include", "exclude", "header", "rename", "describe", "command", "arg", "env", "image"} {
+	for _, name := range []string{"class", "concurrency", "include", "exclude", "header", "rename", "describe", "command", "arg", "env", "host", "secret-file", "image"} {
 		complete(add, name, cobra.NoFileCompletions)
 	}
 	named := func(verb, short string) *cobra.Command {
@@ -140,6 +145,12 @@ func settings(o *serverOptions, name, url string) (map[string]any, error) {
 			return nil, err
 		}
 		set("env", variables, variables != nil)
+		set("hosts", o.hosts, len(o.hosts) > 0)
+		files, err := pairs("secret-file", "NAME=SECRET, where SECRET is the name of a secret in the vault that begins with mcp.", o.files, "name", "secret")
+		if err != nil {
+			return nil, err
+		}
+		set("files", files, files != nil)
 	}
 	set("class", o.class, o.class != "")
 	set("names", "bare", o.bare)

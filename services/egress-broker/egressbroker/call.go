@@ -116,8 +116,7 @@ func (s *Service) attempt(ctx context.Context, e *contract.Event, seq uint64, re
 	if err != nil {
 		return out, err.Error(), nil
 	}
-	name := sha256.Sum256([]byte(e.CallID))
-	path := filepath.Join(s.Dir, hex.EncodeToString(name[:8]))
+	path := filepath.Join(s.Dir, egress.SocketName(e.CallID))
 	if len(path) > maxPath {
 		return out, "the path of the call's socket, " + path + ", is too long: use a shorter folder for sockets", nil
 	}

@@ -82,10 +82,16 @@ func networks(texts []string) (out []netip.Prefix, err error) {
 	return out, nil
 }
 
-var requests = bus.Work{Name: "requests", Filters: bus.Filters(services.SessionRunner, contract.EventEgressRequested), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
+// requesters returns the filters of the requests for proxies: those of the session-runner, and those
+// of the mcp-router for servers that are commands.
+func requesters() []string {
+	return append(bus.Filters(services.SessionRunner, contract.EventEgressRequested), bus.Filters(services.MCPRouter, contract.EventEgressRequested)...)
+}
+
+var requests = bus.Work{Name: "requests", Filters: requesters(), Ends: bus.Filters("", contract.EventEffectRecorded), AckWait: 5 * time.Second, MaxAckPending: 1024}
 
 // outcomes is the reader of the outcomes of calls that may have a proxy.
-var outcomes = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: bus.OutcomesOf(services.SessionRunner)}
+var outcomes = bus.Reader{Name: "outcomes", Stream: bus.Events, Filters: append(bus.OutcomesOf(services.SessionRunner), bus.Filters(services.MCPRouter, contract.EventEffectRecorded)...)}
 
 // Declaration implements run.Service.
 func (*Service) Declaration() bus.Declaration {

@@ -41,7 +41,7 @@ const strings128 = `{"items":{"maxLength":128,"type":"string"},"maxItems":2000,"
 // adminTools are the documents of the calls that manage servers and virtual servers.
 var adminTools = append([]contract.Tool{
 	admin(kindAdd, "E2", "Adds an MCP server to the mesh, or replaces its settings, and offers its tools, resources and prompts.",
-		`{"additionalProperties":false,"properties":{"args":{"items":{"maxLength":4096,"type":"string"},"maxItems":128,"type":"array"},"class":{"enum":["E0","E1","E2","E3","E4"]},"command":{"maxLength":4096,"type":"string"},"concurrency":{"maximum":256,"minimum":1,"type":"integer"},"descriptions":{"items":{"additionalProperties":false,"properties":{"text":{"maxLength":8192,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["text","tool"],"type":"object"},"maxItems":2000,"type":"array"},"env":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":128,"type":"string"},"value":{"maxLength":4096,"type":"string"}},"required":["name","value"],"type":"object"},"maxItems":128,"type":"array"},"exclude":`+strings128+`,"headers":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":64,"type":"string"},"prefix":{"maxLength":64,"type":"string"},"secret":{"maxLength":64,"type":"string"}},"required":["name","secret"],"type":"object"},"maxItems":16,"type":"array"},"image":{"maxLength":256,"type":"string"},"include":`+strings128+`,"name":{"maxLength":32,"type":"string"},"names":{"enum":["bare","prefixed"]},"renames":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":96,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["name","tool"],"type":"object"},"maxItems":2000,"type":"array"},"sessions":{"enum":["per_session","shared"]},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"},"transport":{"enum":["http","sse","stdio"]},"url":{"maxLength":2048,"type":"string"}},"required":["name"],"type":"object"}`),
+		`{"additionalProperties":false,"properties":{"args":{"items":{"maxLength":4096,"type":"string"},"maxItems":128,"type":"array"},"class":{"enum":["E0","E1","E2","E3","E4"]},"command":{"maxLength":4096,"type":"string"},"concurrency":{"maximum":256,"minimum":1,"type":"integer"},"descriptions":{"items":{"additionalProperties":false,"properties":{"text":{"maxLength":8192,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["text","tool"],"type":"object"},"maxItems":2000,"type":"array"},"env":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":128,"type":"string"},"value":{"maxLength":4096,"type":"string"}},"required":["name","value"],"type":"object"},"maxItems":128,"type":"array"},"exclude":`+strings128+`,"files":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":128,"type":"string"},"secret":{"maxLength":64,"type":"string"}},"required":["name","secret"],"type":"object"},"maxItems":16,"type":"array"},"headers":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":64,"type":"string"},"prefix":{"maxLength":64,"type":"string"},"secret":{"maxLength":64,"type":"string"}},"required":["name","secret"],"type":"object"},"maxItems":16,"type":"array"},"hosts":{"items":{"maxLength":260,"type":"string"},"maxItems":32,"type":"array"},"image":{"maxLength":256,"type":"string"},"include":`+strings128+`,"name":{"maxLength":32,"type":"string"},"names":{"enum":["bare","prefixed"]},"renames":{"items":{"additionalProperties":false,"properties":{"name":{"maxLength":96,"type":"string"},"tool":{"maxLength":128,"type":"string"}},"required":["name","tool"],"type":"object"},"maxItems":2000,"type":"array"},"sessions":{"enum":["per_session","shared"]},"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"},"transport":{"enum":["http","sse","stdio"]},"url":{"maxLength":2048,"type":"string"}},"required":["name"],"type":"object"}`),
 	admin(kindDiscover, "E0", "Sends a request without a token to an MCP server, and returns which authorization servers issue access tokens for it (RFC 9728).",
 		`{"additionalProperties":false,"properties":{"transport":{"enum":["http","sse"]},"url":{"maxLength":2048,"type":"string"}},"required":["url"],"type":"object"}`),
 	admin(kindList, "E0", "Lists the MCP servers of the mesh, with their settings, their health and what they offer.", `{"additionalProperties":false,"type":"object"}`),
@@ -150,15 +150,15 @@ func (s *Service) known(ctx context.Context, w *execute.Work) (*events.ServerAdd
 // offers.
 func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.ServerAdded, record bool) execute.Result {
 	secrets := map[string]string{}
-	for _, h := range cfg.Headers {
-		v, err := w.Secret(ctx, h.Secret)
+	for _, name := range ownSecrets(cfg) {
+		v, err := w.Secret(ctx, name)
 		if err != nil {
 			return execute.Refused(err)
 		}
-		secrets[h.Secret] = v
+		secrets[name] = v
 	}
 	out := changes{Server: cfg.Name, Offered: []string{}, Changed: []change{}, Retired: []string{}, LeftOut: []server.Problem{}}
-	docs, err := s.listed(withWork(ctx, w), cfg, headers(cfg, secrets), &out)
+	docs, err := s.listed(withWork(ctx, w, secrets), cfg, headers(cfg, secrets), &out)
 	if err != nil {
 		return failed(ctx, cfg, err)
 	}
@@ -177,6 +177,20 @@ func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.Serve
 		return execute.Fail(contract.CodeUnavailable, "not every tool was registered; run `binnacle mcp refresh %s`: %v", cfg.Name, err)
 	}
 	return output(&out)
+}
+
+// ownSecrets returns the names of the secrets that this service sends to a server: those of its
+// headers or, if it is a command, those of its files. The egress-broker adds the headers of a command.
+func ownSecrets(cfg *events.ServerAdded) (out []string) {
+	if cfg.Transport != server.Stdio {
+		for _, h := range cfg.Headers {
+			out = append(out, h.Secret)
+		}
+	}
+	for _, f := range cfg.Files {
+		out = append(out, f.Secret)
+	}
+	return out
 }
 
 // listed returns the documents of a server, and adds to out the protocol version and what

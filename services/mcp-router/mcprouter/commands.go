@@ -3,6 +3,8 @@ package mcprouter
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,9 +14,13 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/seal"
+	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/pkg/tunnel"
 	events "github.com/binnacle-mesh/binnacle/schemas/mcprouter"
@@ -33,12 +39,19 @@ const (
 	maxAttestation = 64 << 10         // bytes
 )
 
-// workKey is the context key of the call that a request to a server belongs to.
+// workKey is the context key of the starter of the call that a request to a server belongs to.
 type workKey struct{}
 
-// withWork returns a context for the requests of a call to a server.
-func withWork(ctx context.Context, w *execute.Work) context.Context {
-	return context.WithValue(ctx, workKey{}, w)
+// starter starts servers for a call.
+type starter struct {
+	*execute.Work
+	secrets map[string]string // by name, those of the server's files at least
+}
+
+// withWork returns a context for the requests of a call to a server. secrets are those that this
+// service sends to the server.
+func withWork(ctx context.Context, w *execute.Work, secrets map[string]string) context.Context {
+	return context.WithValue(ctx, workKey{}, &starter{w, secrets})
 }
 
 // command is the standard input and output of a server.
@@ -58,11 +71,15 @@ func (s *Service) start(cfg *events.ServerAdded) func(context.Context) (io.ReadW
 		return nil
 	}
 	return func(ctx context.Context) (io.ReadWriteCloser, error) {
-		w, ok := ctx.Value(workKey{}).(*execute.Work)
+		w, ok := ctx.Value(workKey{}).(*starter)
 		if !ok {
 			return nil, errors.New("no call needs the server")
 		}
-		c, err := launch(ctx, s.env.Queries.In(w.Event.Tenant), w, cfg)
+		way, err := s.network(ctx, w, cfg)
+		if err != nil {
+			return nil, err
+		}
+		c, err := launch(ctx, s.env.Queries.In(w.Event.Tenant), w, cfg, way)
 		var own *rpc.Error
 		if errors.As(err, &own) {
 			err = &upstream.Error{Code: own.Code, Message: "the server was not started: " + own.Message, Cause: err}
@@ -74,19 +91,30 @@ func (s *Service) start(cfg *events.ServerAdded) func(context.Context) (io.ReadW
 	}
 }
 
+// network returns the proxy of a call, or the zero value if the server or the call permits no host.
+func (s *Service) network(ctx context.Context, w *starter, cfg *events.ServerAdded) (way egress.Opened, err error) {
+	if len(cfg.Hosts) == 0 || len(netrule.OfIntent(w.Intent)) == 0 {
+		return way, nil
+	}
+	if way, err = egress.Open(ctx, s.env.Emit, s.env.Transport, s.env.Instance, w.Event); err != nil {
+		return way, &upstream.Error{Code: contract.CodeEgressRefused, Message: "the server was not started, because the call has no proxy: " + err.Error(), Cause: err}
+	}
+	return way, nil
+}
+
 // elsewhere are the codes of errors after which another instance of the session-runner may start a
 // server: that instance may have another host, or not end.
 var elsewhere = []string{contract.CodeImageMissing, contract.CodeSandboxUnavailable, contract.CodeTooManySandboxes, contract.CodeUnavailable}
 
 // launch starts a server in a sandbox, by the first instance of the session-runner that can.
 // Errors of the queries are *rpc.Error. queries sends for the tenant of the call.
-func launch(ctx context.Context, queries *rpc.Client, w *execute.Work, cfg *events.ServerAdded) (c *command, err error) {
+func launch(ctx context.Context, queries *rpc.Client, w *starter, cfg *events.ServerAdded, way egress.Opened) (c *command, err error) {
 	all, err := queries.Running(ctx, services.SessionRunner)
 	if err != nil {
 		return nil, err
 	}
 	for _, i := range rand.Perm(len(all)) {
-		if c, err = launchAt(ctx, queries, all[i], w, cfg); err == nil || !slices.Contains(elsewhere, rpc.CodeOf(err)) {
+		if c, err = launchAt(ctx, queries, all[i], w, cfg, way); err == nil || !slices.Contains(elsewhere, rpc.CodeOf(err)) {
 			break
 		}
 	}
@@ -94,8 +122,8 @@ func launch(ctx context.Context, queries *rpc.Client, w *execute.Work, cfg *even
 }
 
 // launchAt is launch by one instance.
-func launchAt(ctx context.Context, queries *rpc.Client, at rpc.Instance, w *execute.Work, cfg *events.ServerAdded) (*command, error) {
-	q := sessionrunner.ServerStartRequest{CallID: w.Call.ID, ConnectionID: emit.NewID(contract.IDConnection), Server: cfg.Name, Session: w.Event.Session, Settings: cfg.CallID}
+func launchAt(ctx context.Context, queries *rpc.Client, at rpc.Instance, w *starter, cfg *events.ServerAdded, way egress.Opened) (*command, error) {
+	q := sessionrunner.ServerStartRequest{CallID: w.Call.ID, ConnectionID: emit.NewID(contract.IDConnection), Server: cfg.Name, Session: w.Event.Session, Settings: cfg.CallID, EgressSocket: way.Socket, EgressAuthority: way.Authority}
 	writes := queries.To(at.Name)
 	conn, err := tunnel.Dial(ctx, &tunnel.Dialer{
 		Queries: queries.At(at), Limit: commandStart, Silence: commandSilence, Every: commandWrite,
@@ -113,11 +141,44 @@ func launchAt(ctx context.Context, queries *rpc.Client, at rpc.Instance, w *exec
 	if err == nil {
 		err = contract.Decode(line[:len(line)-1], c.attestation)
 	}
+	if err == nil {
+		err = w.deliver(c, cfg, q.ConnectionID)
+	}
 	if err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("the attestation of the sandbox: %w", err)
+		return nil, fmt.Errorf("the start of the sandbox: %w", err)
 	}
 	return c, nil
+}
+
+// deliver sends the secrets of a server's files, sealed to the key that the session-runner sends.
+func (w *starter) deliver(c *command, cfg *events.ServerAdded, connection string) error {
+	if len(cfg.Files) == 0 {
+		return nil
+	}
+	key, err := c.out.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	values := map[string]string{}
+	for _, f := range cfg.Files {
+		v, ok := w.secrets[f.Secret]
+		if !ok {
+			return fmt.Errorf("the decision does not permit the secret %s of a file: call again", f.Secret)
+		}
+		values[f.Secret] = v
+	}
+	plain, err := json.Marshal(values)
+	if err != nil {
+		return err
+	}
+	defer clear(plain)
+	sealed, err := seal.To(string(key[:len(key)-1]), secret.FilesInfo(w.Event.Tenant, connection), plain)
+	if err != nil {
+		return err
+	}
+	_, err = c.Write([]byte(base64.StdEncoding.EncodeToString(sealed) + "\n"))
+	return err
 }
 
 // attestation returns the attestation of the sandbox in which the server of a session runs, or

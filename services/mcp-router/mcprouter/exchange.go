@@ -130,7 +130,7 @@ func (x *exchange) Roots(ctx context.Context) (*mcp.ListRootsResult, error) {
 
 // begin starts the request of a call.
 func (c *call) begin(ctx context.Context, round *mcpdoc.Round, key string) *exchange {
-	running, cancel := context.WithCancel(context.WithoutCancel(withWork(ctx, c.w))) // it may outlive the call
+	running, cancel := context.WithCancel(context.WithoutCancel(withWork(ctx, c.w, c.w.Secrets))) // it may outlive the call
 	x := &exchange{tenant: c.w.Event.Tenant, actor: c.w.Event.Actor, kind: c.w.Call.Kind, can: *round, cancel: cancel,
 		requests: make(chan *request), done: make(chan struct{}), call: c, open: map[string]*request{}}
 	go func() {

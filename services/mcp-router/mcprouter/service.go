@@ -125,7 +125,7 @@ func (s *Service) pool(cfg *events.ServerAdded) *pool {
 }
 
 func newUpstream(s *Service, cfg *events.ServerAdded) *upstream.Server {
-	return upstream.New(upstream.Config{Name: cfg.Name, Start: s.start(cfg), URL: cfg.Url, SSE: cfg.Transport == server.SSE, Concurrency: int(cfg.Concurrency), Timeout: time.Duration(cfg.TimeoutMS) * time.Millisecond, Version: run.Version()})
+	return upstream.New(upstream.Config{Name: cfg.Name, Start: s.start(cfg), Once: len(cfg.Hosts)+len(cfg.Files) > 0, URL: cfg.Url, SSE: cfg.Transport == server.SSE, Concurrency: int(cfg.Concurrency), Timeout: time.Duration(cfg.TimeoutMS) * time.Millisecond, Version: run.Version()})
 }
 
 // handle executes one call.

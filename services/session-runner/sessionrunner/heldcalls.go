@@ -35,6 +35,7 @@ type heldCall struct {
 	egress                           *sandbox.Egress // proxy of the call; nil means no network
 	sent                             int64           // bytes that were transferred to and from the proxy
 	pipe                             net.Conn        // standard input and output of the command of an MCP server; else nil
+	files                            *secretFiles    // of the command of an MCP server; nil means none
 }
 
 // heldArgs are the arguments of the calls for held sandboxes.
@@ -276,7 +277,7 @@ func (h *holder) hold(ctx context.Context, c *heldCall, most contract.Sandbox) (
 		_ = h.end(ctx, s, c.id, held.Refused)
 		return nil, execute.Fail(contract.CodeTooManySandboxes, "the tenant has %d open sandboxes, or this instance %d: end one of them", h.PerTenant, h.Max)
 	}
-	ctr, err := h.runner.Hold(img, containerd.HeldSpec{ID: id, Limits: limitsOf(&data), DiskMiB: data.DiskMib, Egress: h.egress(), Life: time.Until(s.Expires()) + time.Second})
+	ctr, err := h.runner.Hold(img, containerd.HeldSpec{ID: id, Limits: limitsOf(&data), DiskMiB: data.DiskMib, Egress: c.egress != nil || h.egress(), Life: time.Until(s.Expires()) + time.Second})
 	if err != nil {
 		_ = h.end(ctx, s, c.id, held.Failed)
 		return nil, execute.Fail(contract.CodeSandboxFailed, "the sandbox could not be made: %v", err)
@@ -410,7 +411,11 @@ func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, 
 	if c.pipe != nil {
 		cmd.Input, cmd.Stdout = c.pipe, io.MultiWriter(x.stdout, c.pipe)
 	}
-	exit, timedOut, err := b.Exec(ctx, cmd)
+	exit, timedOut := 0, false
+	err := c.files.write(ctx, &cmd, b)
+	if err == nil {
+		exit, timedOut, err = b.Exec(ctx, cmd)
+	}
 	x.failure = err
 	switch {
 	case err != nil:

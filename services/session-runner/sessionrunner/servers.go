@@ -67,6 +67,12 @@ func (s *servers) start(ctx context.Context, q *events.ServerStartRequest, w io.
 	if err != nil {
 		return err
 	}
+	hello := []byte(nil)
+	if c.files != nil {
+		if hello, err = c.files.open(c.tenant, q.ConnectionID); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	own, far := net.Pipe()
@@ -92,8 +98,9 @@ func (s *servers) start(ctx context.Context, q *events.ServerStartRequest, w io.
 		_ = far.Close()
 	}()
 	go watch(ctx, end)
-	hello := contract.Bytes(b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), c.sandbox.Data.DiskMib, nil))
-	err = end.Send(&paced{w}, append(hello, '\n'), serverBeat)
+	attested := b.Attestation(c.sandbox.Data.Image, limitsOf(&c.sandbox.Data), c.sandbox.Data.DiskMib, c.egress)
+	attested.Enforced = append(attested.Enforced, c.files.facts()...)
+	err = end.Send(&paced{w}, append(append(contract.Bytes(attested), '\n'), hello...), serverBeat)
 	select {
 	case <-x.done:
 	case <-time.After(serverEnd):
@@ -200,6 +207,13 @@ func (s *servers) call(ctx context.Context, q *events.ServerStartRequest) (*held
 		Command: append([]string{cfg.Command}, cfg.Args...), Env: []string{"HOME=/work"}}
 	for _, v := range cfg.Env {
 		c.args.Env = append(c.args.Env, v.Name+"="+v.Value)
+	}
+	if c.files, err = filesOf(cfg); err != nil {
+		return nil, nil, err
+	}
+	c.args.Env = append(c.args.Env, c.files.environment()...)
+	if c.egress, err = proxyOf(q, cfg, a.Decision.Intent); err != nil {
+		return nil, nil, err
 	}
 	return c, a.Decision.Intent.Sandbox, nil
 }

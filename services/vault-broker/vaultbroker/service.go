@@ -339,11 +339,14 @@ func (s *Service) check(ctx context.Context, e *contract.Event, seq uint64, req 
 // intent's egress rules add to requests.
 func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64, req *secret.Request) (g *grant, refusal string, err error) {
 	executor, instance := e.Service(), e.Source
-	if e.Service() == services.EgressBroker {
-		executor, instance = services.SessionRunner, "" // the only executor whose calls have proxies
-	}
 	at := uint64(max(req.Allowed, 0))
-	a, err := s.calls.Allowed(ctx, e, executor, at, seq)
+	var a *contract.Allowed
+	if e.Service() == services.EgressBroker {
+		instance = ""
+		a, executor, err = s.proxied(ctx, e, at, seq)
+	} else {
+		a, err = s.calls.Allowed(ctx, e, executor, at, seq)
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -364,6 +367,17 @@ func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64,
 	}
 	g.uses = guard.UsesOf(nil, a.Decision.Intent.EgressRules)
 	return g, "", nil
+}
+
+// proxied returns the data of the event at which policy allowed a call that may have a proxy, and
+// the executor of the call: the session-runner, or the mcp-router for a server that is a command.
+func (s *Service) proxied(ctx context.Context, e *contract.Event, at, seq uint64) (a *contract.Allowed, executor string, err error) {
+	for _, executor = range []string{services.SessionRunner, services.MCPRouter} {
+		if a, err = s.calls.Allowed(ctx, e, executor, at, seq); a != nil || err != nil {
+			break
+		}
+	}
+	return a, executor, err
 }
 
 // opened reports whether the egress-broker that made a request has recorded, after sequence

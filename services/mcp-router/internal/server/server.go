@@ -88,8 +88,8 @@ func checkTransport(s *events.ServerAdded) error {
 	if s.Transport == Stdio {
 		return checkCommand(s)
 	}
-	if s.Command != "" || s.Image != "" || len(s.Args)+len(s.Env) > 0 {
-		return fmt.Errorf("transport %s: a server with a URL has no command, args, env and image: remove them, or the transport", s.Transport)
+	if s.Command != "" || s.Image != "" || len(s.Args)+len(s.Env)+len(s.Hosts)+len(s.Files) > 0 {
+		return fmt.Errorf("transport %s: a server with a URL has no command, args, env, hosts, files and image: remove them, or the transport", s.Transport)
 	}
 	if _, err := Host(s.Url); err != nil {
 		return err
@@ -302,17 +302,15 @@ func (m *maker) document(name string, t contract.Tool, o mcpdoc.Offer) {
 	o.Server = s.Name
 	t.Class, t.Executor, t.Version = s.Class, mcpdoc.Executor, "v1"
 	if s.Transport == Stdio {
-		t.Sandbox = Ceiling(s.TimeoutMS)
+		permit(&t, s)
 	} else {
 		t.Egress = []string{m.host}
+		for _, h := range s.Headers {
+			grant(&t, contract.SecretGrant{Name: h.Secret, Hosts: []string{m.host}})
+		}
 	}
 	if !strings.HasPrefix(t.Kind, mcpdoc.ToolPrefix) {
 		t.Class = "E0"
-	}
-	for _, h := range s.Headers {
-		if !slices.ContainsFunc(t.Secrets, func(g contract.SecretGrant) bool { return g.Name == h.Secret }) {
-			t.Secrets = append(t.Secrets, contract.SecretGrant{Name: h.Secret, Hosts: []string{m.host}})
-		}
 	}
 	var err error
 	if t.OutputSchema, err = o.Schema(); err != nil {

@@ -115,3 +115,42 @@ func TestCommand(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestOnce shows that with Once each request has a process of its own, which ends with the request,
+// and that a request that succeeds ends the delay.
+func TestOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		starts, running := 0, atomic.Int64{}
+		s := New(Config{Concurrency: 1, Timeout: time.Minute, Version: "t", Once: true, Start: func(ctx context.Context) (io.ReadWriteCloser, error) {
+			if starts++; starts == 1 {
+				return nil, errors.New("no image")
+			}
+			own, far := net.Pipe()
+			ss, err := empty().Connect(context.WithoutCancel(ctx), &mcp.IOTransport{Reader: far, Writer: far}, nil)
+			if err != nil {
+				return nil, err
+			}
+			running.Add(1)
+			go func() {
+				_ = ss.Wait()
+				running.Add(-1)
+			}()
+			return own, nil
+		}})
+		for n := range 3 {
+			err := s.Do(t.Context(), "", http.Header{}, nil, func(ctx context.Context, x Session) error { return x.Ping(ctx, nil) })
+			if (err == nil) != (n > 0) {
+				t.Error(n, err)
+			}
+			time.Sleep(firstDelay)
+			synctest.Wait()
+			if running.Load() != 0 {
+				t.Error("a process runs after its request")
+			}
+		}
+		if starts != 3 || s.Health().Failures != 0 {
+			t.Error(starts, s.Health())
+		}
+		s.Close()
+	})
+}

@@ -44,6 +44,7 @@ type Config struct {
 	// called for each session, with a context that has the values of that of the request. If it is
 	// nil, the server has a URL.
 	Start       func(context.Context) (io.ReadWriteCloser, error)
+	Once        bool // a session serves one request
 	URL         string
 	SSE         bool          // the server uses the HTTP transport of protocol version 2024-11-05
 	Concurrency int           // maximum number of concurrent requests; subscriptions do not count
@@ -211,6 +212,11 @@ func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Call
 		}
 		err = s.with(ctx, x, headers, c, f)
 	}
+	if s.cfg.Once && (err == nil || Refusal(err) != nil) {
+		s.worked()
+		s.drop(x)
+		return err
+	}
 	if err == nil || Refusal(err) != nil {
 		s.put(key, x)
 		return err
@@ -233,6 +239,13 @@ func (s *Server) lost(x *session, err error) error {
 	defer s.mu.Unlock()
 	s.delay(err)
 	return err
+}
+
+// worked ends the delay after failures.
+func (s *Server) worked() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed, s.until, s.last = 0, time.Time{}, ""
 }
 
 // delay extends the time without attempts after a failure. The caller holds s.mu.

@@ -192,7 +192,7 @@ func (h *Holder) opened(want string) *HeldImage {
 }
 
 // withInit returns the name of a committed snapshot that has the content of parent, the program of
-// the first process, the listener and the mount points of a held sandbox.
+// the first process, the listener, the writer and the mount points of a held sandbox.
 func (r *Runner) withInit(ctx context.Context, parent string) (string, error) {
 	layer := initLayer()
 	desc := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromBytes(layer), Size: int64(len(layer))}
@@ -229,12 +229,13 @@ func initLayer() []byte {
 	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "work", ".binnacle"} {
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: dirMode(d)}) // a Buffer never fails
 	}
-	body := elf(launchers["amd64"].machine, initCode)
-	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(initPath, "/"), Mode: 0o755, Size: int64(len(body))})
-	_, _ = tw.Write(body)
-	body = listenerELF("amd64")
-	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(heldListenerPath, "/"), Mode: 0o755, Size: int64(len(body))})
-	_, _ = tw.Write(body)
+	program := func(path string, body []byte) {
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(path, "/"), Mode: 0o755, Size: int64(len(body))})
+		_, _ = tw.Write(body)
+	}
+	program(initPath, elf(launchers["amd64"].machine, initCode))
+	program(heldListenerPath, listenerELF("amd64"))
+	program(heldWriterPath, elf(launchers["amd64"].machine, writerCode))
 	_ = tw.Close()
 	return layer.Bytes()
 }
