@@ -335,6 +335,7 @@ const (
 // else, that receipts attest both, and that each call has a process of its own.
 func guarded(t *testing.T, m *harness.Mesh) {
 	site := harbor(t, "127.0.0.1:0")
+	permit(t, m, strings.TrimPrefix(site.URL, "http://"))
 	guardedAt(t, m, site.URL)
 	for _, e := range ledger(t, m) {
 		for _, value := range []string{harborToken, harborKey} {
@@ -348,11 +349,11 @@ func guarded(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// guardedAt is guarded with a server at the URL site, whose host the configuration permits.
+// guardedAt is guarded with a server at the URL site, whose host the configuration and the ceilings
+// of the mesh permit.
 func guardedAt(t *testing.T, m *harness.Mesh, site string) {
 	t.Helper()
 	host := strings.TrimPrefix(site, "http://")
-	permit(t, m, host)
 	for name, value := range map[string]string{"mcp.harbor": harborToken, "mcp.key": harborKey} {
 		for _, c := range []*harness.Mesh{m, m.Operator()} {
 			if out, err := c.CLIStdin(value, "secret", "put", name); err != nil {
@@ -419,4 +420,44 @@ func guardedAt(t *testing.T, m *harness.Mesh, site string) {
 	if facts != 5 || count["egress_opened"] != facts || count["flow_ended"] != 1 || count["flow_denied"] != 1 || count["secret_released"] != 1 {
 		t.Error(facts, count)
 	}
+}
+
+// withServers adds the image servers to a folder of images.
+func withServers(t *testing.T, images string) {
+	t.Helper()
+	from := serverImages(t)
+	lock, err := os.ReadFile(filepath.Join(images, "images.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := os.ReadFile(filepath.Join(from, "images.lock"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(images, "images.lock"), append(lock, more...), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(filepath.Join(from, "servers.tar"), filepath.Join(images, "servers.tar"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// composeServers uses tools of an MCP server with a URL and of commands, on a mesh whose configuration
+// permits their hosts.
+func composeServers(t *testing.T, m *harness.Mesh, up *upstream, site string) {
+	t.Helper()
+	addServer(t, m, fmt.Sprintf(`{"name":"calc","url":%q}`, up.url))
+	cli(t, m, "mcp", "add", "everything", "--command", "/bin/node", "--arg", serverPath("everything"), "--arg", "stdio", "--image", "servers", "--class", "E1")
+	for _, version := range []string{"2025-11-25", "2026-07-28"} {
+		cs := mcpClient(t, m, "s-mcp-"+version, version, nil)
+		for tool, args := range map[string]map[string]any{"calc.add": {"a": 20, "b": 22}, "everything.echo": {"message": "42"}} {
+			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
+			if err != nil || res.IsError || !strings.Contains(text(res), "42") {
+				t.Errorf("%s with %s: %v %+v", tool, version, err, res)
+				continue
+			}
+			checkReceipt(t, m, res.Meta, "tool."+tool)
+		}
+	}
+	guardedAt(t, m, site)
 }

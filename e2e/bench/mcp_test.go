@@ -26,6 +26,7 @@ import (
 const (
 	manyTools   = 2000
 	manyClients = 64
+	idleClients = 1000
 )
 
 // bearer adds a token to requests.
@@ -92,6 +93,44 @@ func federation(t *testing.T) {
 	}
 	listed(t, m)
 	changed(t, m, connect)
+	idleSessions(t)
+}
+
+// idleSessions measures the memory of a mesh with 1,000 sessions of protocol version 2025-11-25, each
+// with an open stream of notifications, and how much of it they take.
+func idleSessions(t *testing.T) {
+	m := harness.One(t, harness.Options{})
+	time.Sleep(2 * time.Second)
+	_, before := used(t, m)
+	send := func(method, session, body string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, m.URL()+"/mcp", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range map[string]string{"Accept": "application/json, text/event-stream", "Content-Type": "application/json", "MCP-Protocol-Version": "2025-11-25", "Mcp-Session-Id": session} {
+			if v != "" {
+				req.Header.Set(k, v)
+			}
+		}
+		resp, err := (&http.Client{Transport: bearer(m.Token)}).Do(req)
+		if err != nil || resp.StatusCode >= 300 {
+			t.Fatal(method, err, resp)
+		}
+		return resp
+	}
+	for range idleClients {
+		resp := send(http.MethodPost, "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`)
+		id := resp.Header.Get("Mcp-Session-Id")
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		_ = send(http.MethodPost, id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`).Body.Close()
+		stream := send(http.MethodGet, id, "")
+		t.Cleanup(func() { _ = stream.Body.Close() })
+	}
+	time.Sleep(5 * time.Second)
+	_, after := used(t, m)
+	add(row{Name: "MCP, 1,000 idle sessions", Durability: "process", Clients: idleClients, Value: fmt.Sprintf("%d MiB RSS of one process, %d MiB more than without", after>>20, (after-before)>>20), Budget: "<= 150 MiB more than without"})
 }
 
 // toolServer starts an MCP server with a tool echo and n others.
