@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
+	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/secret"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
@@ -75,7 +76,7 @@ func (s *Service) start(cfg *events.ServerAdded) func(context.Context) (io.ReadW
 		if !ok {
 			return nil, errors.New("no call needs the server")
 		}
-		way, err := s.network(ctx, w, cfg)
+		way, err := w.network(ctx, s.env, cfg)
 		if err != nil {
 			return nil, err
 		}
@@ -92,11 +93,11 @@ func (s *Service) start(cfg *events.ServerAdded) func(context.Context) (io.ReadW
 }
 
 // network returns the proxy of a call, or the zero value if the server or the call permits no host.
-func (s *Service) network(ctx context.Context, w *starter, cfg *events.ServerAdded) (way egress.Opened, err error) {
+func (w *starter) network(ctx context.Context, env *run.Env, cfg *events.ServerAdded) (way egress.Opened, err error) {
 	if len(cfg.Hosts) == 0 || len(netrule.OfIntent(w.Intent)) == 0 {
 		return way, nil
 	}
-	if way, err = egress.Open(ctx, s.env.Emit, s.env.Transport, s.env.Instance, w.Event); err != nil {
+	if way, err = egress.Open(ctx, env.Emit, env.Transport, env.Instance, w.Event); err != nil {
 		return way, &upstream.Error{Code: contract.CodeEgressRefused, Message: "the server was not started, because the call has no proxy: " + err.Error(), Cause: err}
 	}
 	return way, nil
