@@ -91,8 +91,10 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	hook := newNoticeReceiver(t)
 	hook.accept()
 	bundles, foreign := newBundleServer(t), newBundleServer(t)
+	withServers(t, boxed.Images)
+	up, quay := newUpstream(t, "127.0.0.1:0", host), harbor(t, "127.0.0.1:0")
 	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6, " + standIn + "}\n",
-		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
+		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "MCP_TEST=" + strings.Replace(up.url, host, "127.0.0.1", 1), "QUAY_TEST=" + quay.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
 	}
@@ -124,6 +126,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	sandboxQueue(t, m, "session-runner")
 	m.Scale("session-runner=2", "egress-broker=2")
 	t.Run("boxed", func(t *testing.T) { scriptsIn(t, m, sdkDir(t), "boxed", vars...) })
+	composeServers(t, m, up, "http://"+host+quay.URL[strings.LastIndexByte(quay.URL, ':'):])
 	heldEgress(t, m, "http://"+heldAt, true, heldReached, heldRelease)
 	noticesOfJobs(t, m, hook, func() { crashContainer(t, m.Container("egress-broker", 1), m.Container("egress-broker", 2)) }, func() { m.Scale("session-runner=2", "egress-broker=2") })
 	brokerKilled(t, m, "http://"+host+":"+port, reached, func() {
