@@ -32,8 +32,15 @@ func TestRecover(t *testing.T) {
 }
 
 // TestComposeRecover runs the checks of TestRecover on compose, with the compose service
-// recover.
-func TestComposeRecover(t *testing.T) { recoverOn(t, lossyCompose(t)) }
+// recover. After that the mesh's volumes get the ledger of release 0.3, on which it makes the
+// checks of TestUpgrades.
+func TestComposeRecover(t *testing.T) {
+	l := lossyCompose(t)
+	recoverOn(t, l)
+	t.Run("upgrade", func(t *testing.T) {
+		upgrade(t, filepath.Join(harness.Root(), "e2e/testdata/releases/rooted/0.3.0.backup"), composeUpgrade(l))
+	})
+}
 
 // lossy is a mesh whose ledger the test can delete. The functions that control the mesh
 // depend on its topology.
@@ -160,16 +167,7 @@ func recoverOn(t *testing.T, l *lossy) {
 	}
 	calls(5) // extend the log, so that the last checkpoint of the epoch is later than the one that the witness has stored
 	l.stop()
-	lost, err := filepath.Glob(filepath.Join(l.store(), "*"))
-	if err != nil || len(lost) == 0 {
-		t.Fatalf("no store in %s (%v)", l.store(), err)
-	}
-	for _, path := range lost {
-		if err := os.RemoveAll(path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	copyTree(t, backup+"/.", l.store())
+	refill(t, l.store(), backup)
 	l.begin()
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		r, err := l.m.Do(t.Context(), "POST", "/api/v1/packs/noop", "s-recover", "{}")
@@ -263,6 +261,27 @@ func forgedEpoch(t *testing.T, m *harness.Mesh, look func(addr string) (string, 
 		lie = fmt.Sprintf("%s\n— %s %s\n", body, origin, base64.StdEncoding.EncodeToString(sig))
 		if out, err := look(strings.TrimPrefix(srv.URL, "http://")); err == nil || !strings.Contains(err.Error(), "FORK") {
 			t.Errorf("%s: %s %v", origin, out, err)
+		}
+	}
+}
+
+// refill replaces the content of the folder to by that of the folder from.
+func refill(t *testing.T, to, from string) {
+	t.Helper()
+	empty(t, to)
+	copyTree(t, from+"/.", to)
+}
+
+// empty removes the content of a folder.
+func empty(t *testing.T, dir string) {
+	t.Helper()
+	content, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range content {
+		if err := os.RemoveAll(filepath.Join(dir, c.Name())); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,59 @@ func upgrade(t *testing.T, file string, start func(testing.TB, harness.Options) 
 	opened := slices.IndexFunc(after, func(e *contract.Event) bool { return e.Name == contract.EventCellOpened })
 	if opened < 0 || after[opened].Tenant != "default" {
 		t.Errorf("cell_opened is at %d", opened+1)
+	}
+}
+
+// composeUpgrade returns a function for upgrade that starts a mesh of compose on the state folder
+// o.Dir: the keys become the ring, which up to release 0.4 was a folder of the host, and the other
+// folders the volumes of the services that stored them. The volumes of keys, which those
+// releases did not have, are emptied. Before the cell is opened with the command of
+// docs/how-to/compose.md, the mesh serves its original tenant. After that it has two gateways and
+// two instances of policy. If the function is called again, it restarts all containers.
+func composeUpgrade(l *lossy) func(testing.TB, harness.Options) *harness.Mesh {
+	m, data := l.m, ""
+	return func(tb testing.TB, o harness.Options) *harness.Mesh {
+		t := tb.(*testing.T)
+		if data == o.Dir {
+			if out, err := m.ComposeCLI("restart"); err != nil {
+				t.Fatal(out, err)
+			}
+			m.WaitReady()
+			return m
+		}
+		data = o.Dir
+		l.stop()
+		for volume, folder := range map[string]string{"ledger": "nats", "vault": "vault", "audit": "audit"} {
+			refill(t, m.Volume(volume), filepath.Join(data, folder))
+			if out, err := exec.Command("chown", "-R", "65532:65532", m.Volume(volume)).CombinedOutput(); err != nil {
+				t.Fatal(string(out), err)
+			}
+		}
+		for _, service := range append([]string{"nats", "provision"}, harness.Services...) {
+			empty(t, m.Volume("keys-"+service))
+		}
+		for _, name := range []string{"admin.token", "operator.token", "root.kid"} {
+			if err := os.Remove(filepath.Join(m.Dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refill(t, filepath.Join(m.Dir, "keys"), filepath.Join(data, "keys"))
+		m.OperatorToken = ""
+		l.start()
+		if m.OperatorToken != "" {
+			t.Error("there is an operator before the cell is opened")
+		}
+		if out, err := m.CLI("call", "cmd.unknown", "{}", "--session", "s-release"); err == nil || !strings.Contains(err.Error(), "UNKNOWN_TOOL") {
+			t.Errorf("a call before the cell is opened: %v %s", err, out)
+		}
+		m.Keys("trust", "cell")
+		m.OperatorToken = m.Keys("token", "operator")
+		eventually(t, "the cell is open", 30*time.Second, func() bool {
+			r, err := m.Operator().Do(t.Context(), "GET", "/api/v1/ledger", "", "")
+			return err == nil && r.Status == 200 && strings.Contains(string(r.Body), contract.EventCellOpened)
+		})
+		m.Scale("gateway=2", "policy=2")
+		return m
 	}
 }
 
