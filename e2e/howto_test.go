@@ -50,7 +50,7 @@ var howtos = map[string]howto{
 	"browser.md":           {notRun: 4, setup: alone},
 	"client.md":            {notRun: 0, setup: withGenerators},
 	"coding-agents.md":     {setup: alone},
-	"compose.md":           {notRun: 0, setup: onCompose, compose: true},
+	"compose.md":           {notRun: 2, setup: onCompose, compose: true},
 	"develop.md":           {notRun: 0, setup: alone},
 	"egress.md":            {notRun: 3, setup: withMesh(harness.Options{})},
 	"embed.md":             {notRun: 0, setup: alone},
