@@ -16,8 +16,8 @@ import (
 // TestAttest shows which hunks a verifier attributes to the edits of an agent in two sessions:
 // none that a person changed, and none of an edit between whose hooks a person or the other
 // session changed the file too. The contents are too long for an event. Files that a command line
-// changed, created and deleted are attributed to its call, unless a person changed them afterwards or
-// they are ignored. A bundle with changed content is rejected.
+// changed, created and deleted are attributed to its call, also if it failed, and those that a tool of an
+// MCP server changed to that call, unless a person changed them afterwards or they are ignored. A bundle with changed content is rejected.
 func TestAttest(t *testing.T) {
 	t.Run("one process", func(t *testing.T) { attested(t, harness.One(t, harness.Options{})) })
 	t.Run("one process per service", func(t *testing.T) { attested(t, harness.Processes(t, harness.Options{})) })
@@ -91,6 +91,13 @@ func attested(t *testing.T, m *harness.Mesh) {
 	tool("PreToolUse", "s3", "sh", "Bash", script)
 	a.run(t, nil, "sh", "-c", script["command"].(string))
 	tool("PostToolUse", "s3", "sh", "Bash", script)
+	failing := map[string]any{"command": "echo two > failed; false"}
+	tool("PreToolUse", "s3", "fail", "Bash", failing)
+	a.write(t, "work/failed", "two\n")
+	tool("PostToolUseFailure", "s3", "fail", "Bash", failing)
+	tool("PreToolUse", "s3", "mcp", "mcp__files__write", map[string]any{"name": "served"})
+	a.write(t, "work/served", "two\n")
+	tool("PostToolUse", "s3", "mcp", "mcp__files__write", map[string]any{"name": "served"})
 	a.write(t, "work/person", "three\n") // after the hooks of the command line
 	a.write(t, "work/hand", "by hand\n")
 	git("add", ".")
@@ -117,8 +124,8 @@ func attested(t *testing.T, m *harness.Mesh) {
 	var got, whole []string
 	sessions := map[string]string{} // in the order in which they occur
 	for _, f := range out.Files {
-		if f.Attributed && len(f.Chain) == 1 && f.Chain[0].Kind == "client.shell" {
-			whole = append(whole, f.Path)
+		if f.Attributed && len(f.Chain) == 1 {
+			whole = append(whole, f.Path+"="+strings.TrimPrefix(f.Chain[0].Kind, "client."))
 		}
 		for _, h := range f.Hunks {
 			by := "none"
@@ -134,8 +141,8 @@ func attested(t *testing.T, m *harness.Mesh) {
 	if want := "a:9=s1 a:5001=none b:9=none b:99=none c:9=none c:99=s2 hand:1=none person:1=none"; strings.Join(got, " ") != want || out.Unattributed != 5 {
 		t.Errorf("%q, %d unattributed, want %q", got, out.Unattributed, want)
 	}
-	if want := "changed created deleted other sub/dir/file"; strings.Join(whole, " ") != want {
-		t.Errorf("attributed to the command line: %q, want %q", whole, want)
+	if want := "changed=shell created=shell deleted=shell failed=shell other=shell served=mcp.files.write sub/dir/file=shell"; strings.Join(whole, " ") != want {
+		t.Errorf("attributed as a whole: %q, want %q", whole, want)
 	}
 
 	var doc struct {

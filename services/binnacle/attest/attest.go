@@ -80,7 +80,7 @@ type Edit struct {
 }
 
 // Edits verifies the packs of a bundle against a root key and returns the edits in them, in
-// the order of the ledger. It omits edits that may contain changes of another session. The
+// the order of the ledger. It omits edits that may contain changes of another session or call. The
 // error names the pack that does not verify.
 func (b *Bundle) Edits(rootKID string) ([]Edit, error) {
 	var all []Edit
@@ -107,20 +107,25 @@ func (b *Bundle) Edits(rootKID string) ([]Edit, error) {
 }
 
 // concurrent returns a function that reports whether an edit may contain changes of another
-// session: two sessions report that they changed the same content, and the input of the
-// edit's tool does not state the new content, so that it is not known which session made
-// which change.
+// session or of another call, because the input of its tool does not state the new content: two
+// sessions report that they changed the same content, so that it is not known which session made
+// which change, or the input of another call states the same change.
 func concurrent(all []Edit) func(Edit) bool {
 	type content struct{ path, digest string }
-	by := map[content]map[string]bool{}
+	by, stated := map[content]map[string]bool{}, map[[3]string]bool{}
 	for _, e := range all {
 		at := content{e.Path, e.Before}
 		if by[at] == nil {
 			by[at] = map[string]bool{}
 		}
 		by[at][e.Tenant+"/"+e.Session] = true
+		if e.stated {
+			stated[[3]string{e.Path, e.Before, e.After}] = true
+		}
 	}
-	return func(e Edit) bool { return !e.stated && len(by[content{e.Path, e.Before}]) > 1 }
+	return func(e Edit) bool {
+		return !e.stated && (len(by[content{e.Path, e.Before}]) > 1 || stated[[3]string{e.Path, e.Before, e.After}])
+	}
 }
 
 // collector collects the edits of one session. Events are added in the order of the ledger.
@@ -245,12 +250,14 @@ func Paths(output []byte) (paths []string) {
 	return paths
 }
 
-// recorded adds the edits of the outcome of a call that was allowed and succeeded. It omits a
-// path outside the call's workspace, and a file whose content is not the one that the tool's
-// input states, because something else has changed the file too.
+// recorded adds the edits of the outcome of a call that was allowed and whose tool succeeded or
+// failed; a failed tool may have changed files. It omits a path outside the call's workspace, and a
+// file whose content is not the one that the tool's input states, because something else has changed
+// the file too.
 func (x *collector) recorded(e *contract.Event, r *contract.Recorded) {
 	workspace := x.workspaces[e.CallID]
-	if workspace == "" || r.Receipt.Status != contract.Succeeded || r.Receipt.Verdict != contract.Allow || r.Output == nil {
+	ran := r.Receipt.Status == contract.Succeeded || r.Receipt.Status == contract.Failed && r.Effect.ErrorCode == contract.CodeAgentToolFailed
+	if workspace == "" || !ran || r.Receipt.Verdict != contract.Allow || r.Output == nil {
 		return
 	}
 	for _, f := range changes(x.open(r.Output)) {

@@ -54,7 +54,8 @@ func TestAttribute(t *testing.T) {
 	}
 }
 
-// outcome returns the events of a call whose hook reports an output.
+// outcome returns the events of a call whose hook reports an output. The status can be followed by a
+// space and an error code.
 func outcome(workspace, status, verdict, output string) []*contract.Event {
 	args, _ := json.Marshal(map[string]string{"workspace": workspace})
 	content := func(b string) contract.Content {
@@ -62,7 +63,8 @@ func outcome(workspace, status, verdict, output string) []*contract.Event {
 	}
 	call := contract.Call{ID: "c-1", Kind: "client.file.edit", Scopes: []string{}, Args: content(string(args))}
 	out := content(output)
-	r := contract.Recorded{Effect: contract.Effect{CallID: "c-1", Status: status, Tool: "client.file.edit"}, Receipt: contract.Receipt{ID: "r-c-1", Status: status, Verdict: verdict}, Output: &out}
+	status, code, _ := strings.Cut(status, " ")
+	r := contract.Recorded{Effect: contract.Effect{CallID: "c-1", Status: status, ErrorCode: code, Tool: "client.file.edit"}, Receipt: contract.Receipt{ID: "r-c-1", Status: status, Verdict: verdict}, Output: &out}
 	return []*contract.Event{
 		{Name: contract.EventCallProposed, CallID: "c-1", Data: contract.Bytes(&call)},
 		{Name: contract.EventEffectRecorded, CallID: "c-1", Tenant: "acme", Actor: "coder", Data: contract.Bytes(&r)},
@@ -70,14 +72,15 @@ func outcome(workspace, status, verdict, output string) []*contract.Event {
 }
 
 // TestCollect shows which edits are in the outcomes of calls: those of calls that were
-// allowed and succeeded, in the workspace.
+// allowed and whose tool succeeded or failed, in the workspace.
 func TestCollect(t *testing.T) {
 	const files = `{"files":[{"after":"B","before":"A","path":"/w/d/f"}]}`
 	for _, c := range []struct{ name, workspace, status, verdict, output, want string }{
 		{"edit", "/w", contract.Succeeded, contract.Allow, files, "d/f:A>B"},
 		{"folder of a repository", "/w/d", contract.Succeeded, contract.Allow, files, "f:A>B"},
 		{"outside", "/x", contract.Succeeded, contract.Allow, files, ""},
-		{"failed", "/w", contract.Failed, contract.Allow, files, ""},
+		{"failed tool", "/w", contract.Failed + " " + contract.CodeAgentToolFailed, contract.Allow, files, "d/f:A>B"},
+		{"other input", "/w", contract.Failed + " " + contract.CodeExecutedOtherArgs, contract.Allow, files, ""},
 		{"denied", "/w", contract.Succeeded, contract.Deny, files, ""},
 		{"no workspace", "", contract.Succeeded, contract.Allow, files, ""},
 		{"changed by something else as well", "/w", contract.Succeeded, contract.Allow, `{"files":[{"after":"B","before":"A","path":"/w/d/f","stated":false}]}`, ""},
@@ -139,12 +142,13 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestConcurrent shows that an edit is not used if another session changed the same content,
-// unless the input of the edit's own tool states the result.
+// TestConcurrent shows that an edit is not used if another session changed the same content, or if
+// another call states the same change, unless the input of the edit's own tool states the result.
 func TestConcurrent(t *testing.T) {
-	all := []Edit{{Path: "f", Before: "A", After: "B", Session: "1"}, {Path: "f", Before: "A", After: "C", Session: "2"}, {Path: "f", Before: "A", After: "D", Session: "2", stated: true}, {Path: "g", Before: "A", Session: "3"}, {Path: "f", Before: "B", Session: "2"}}
+	all := []Edit{{Path: "f", Before: "A", After: "B", Session: "1"}, {Path: "f", Before: "A", After: "C", Session: "2"}, {Path: "f", Before: "A", After: "D", Session: "2", stated: true}, {Path: "g", Before: "A", Session: "3"}, {Path: "f", Before: "B", Session: "2"},
+		{Path: "h", Before: "A", After: "B", Session: "1"}, {Path: "h", Before: "A", After: "B", Session: "1", stated: true}}
 	drop := concurrent(all)
-	for i, want := range []bool{true, true, false, false, false} {
+	for i, want := range []bool{true, true, false, false, false, true, false} {
 		if drop(all[i]) != want {
 			t.Errorf("edit %d: %t", i, !want)
 		}

@@ -212,9 +212,8 @@ func (r *Runner) outcome(p *permit, e *Event) *Outcome {
 	case ran != p.Input:
 		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, contract.CodeExecutedOtherArgs, "the input that ran has the digest "+ran+", permitted was "+p.Input
 		return o
-	case e.Failed:
+	case e.Failed: // it may have changed files
 		o.Status, o.ErrorCode, o.ErrorMessage = contract.Failed, contract.CodeAgentToolFailed, "the tool failed; its error has the digest "+action.Digest(e.Response)
-		return o
 	}
 	o.Output = map[string]any{"input_digest": ran, "output_digest": action.Digest(e.Response), "bytes": len(e.Response)}
 	if len(p.Files) > 0 {

@@ -328,7 +328,8 @@ func TestAfter(t *testing.T) {
 			"input_digest": digest(map[string]any{"content": "other", "file_path": "f"}), "output_digest": digest("r"), "bytes": 3.0, "content": "r", "files": []any{map[string]any{"path": "f", "before": action.Digest([]byte("old")), "after": action.Digest([]byte("new")), "stated": false}}}}},
 		"no file": {"", map[string]any{"tool_name": "Bash", "tool_input": map[string]any{"command": "ls"}, "tool_response": "r"}, "PostToolUse", false, map[string]any{"status": "succeeded", "output": map[string]any{
 			"input_digest": digest(map[string]any{"command": "ls"}), "output_digest": digest("r"), "bytes": 3.0}}},
-		"failed":      {"", map[string]any{"error": "e"}, "PostToolUseFailure", true, map[string]any{"status": "failed", "error_code": "agent_tool_failed", "error_message": "the tool failed; its error has the digest " + digest("e")}},
+		"failed": {"", map[string]any{"error": "e"}, "PostToolUseFailure", true, map[string]any{"status": "failed", "error_code": "agent_tool_failed", "error_message": "the tool failed; its error has the digest " + digest("e"), "output": map[string]any{
+			"input_digest": input, "output_digest": digest("e"), "bytes": 3.0, "content": "e", "files": []any{map[string]any{"path": "f", "after": action.Digest([]byte("new")), "stated": true, "before_text": "", "after_text": "new"}}}}},
 		"other input": {"", map[string]any{"tool_input": map[string]any{"file_path": "g"}}, "PostToolUse", true, map[string]any{"status": "failed", "error_code": "executed_other_args", "error_message": "the input that ran has the digest " + digest(map[string]any{"file_path": "g"}) + ", permitted was " + input}},
 	} {
 		r, g, work := newRunner(t)
@@ -461,7 +462,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestReport checks that only a successful outcome has an output.
+// TestReport checks that an outcome has its output, also that of a tool that failed.
 func TestReport(t *testing.T) {
 	out := map[string]any{"a": 1.0}
 	for _, c := range []struct {
@@ -471,7 +472,7 @@ func TestReport(t *testing.T) {
 	}{
 		{contract.Succeeded, out, map[string]any{"args_digest": "d", "status": contract.Succeeded, "output": out}},
 		{contract.Succeeded, nil, map[string]any{"args_digest": "d", "status": contract.Succeeded}},
-		{contract.Failed, out, map[string]any{"args_digest": "d", "status": contract.Failed}},
+		{contract.Failed, out, map[string]any{"args_digest": "d", "status": contract.Failed, "output": out}},
 	} {
 		r, g, _ := newRunner(t)
 		err := r.Mesh.Report(t.Context(), &Outcome{IntentID: "i/1", ArgsDigest: "d", Status: c.status, Output: c.output})

@@ -13,7 +13,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/worktree"
 )
 
-// treeWithin is how long a hook before or after a command line reads the files of the workspace.
+// treeWithin is how long a hook before or after a tool reads the files of the workspace.
 const treeWithin = 2 * time.Second
 
 // trees stores the states of workspaces, in a folder.
@@ -62,9 +62,9 @@ func (s trees) after(ctx context.Context, workspace, permit string) (changes []f
 	return changes, omitted, errors.Join(err, os.Remove(path))
 }
 
-// addTo adds to an outcome the files that a command line has changed in the workspace, how many of
-// them it omits, and why it has none, if they could not be determined. The outcome of a tool that
-// failed has no output, and so no files.
+// addTo adds to an outcome the files that a tool has changed in the workspace, how many of them it
+// omits, and why it has none, if they could not be determined. The outcome of a tool that ran with
+// another input than the permitted one has no output, and so no files.
 func (s trees) addTo(ctx context.Context, o *Outcome, workspace, permit string) {
 	if o.Output == nil {
 		_ = os.Remove(s.path(permit)) // otherwise sweep removes it

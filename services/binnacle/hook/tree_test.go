@@ -11,19 +11,24 @@ import (
 )
 
 // TestCommandLineChanges checks that the report of a command line has the files that changed between
-// its hooks, unless the command line only reads or failed, and that no state of a workspace remains
-// but the latest one.
+// its hooks, also if it failed, unless it only reads; so has that of a tool of an MCP server or of an
+// unknown tool, and not that of one that changes no file; and that no state of a workspace remains but
+// the latest one.
 func TestCommandLineChanges(t *testing.T) {
+	changed := map[string]any{"files": []any{map[string]any{"path": "f", "before": action.Digest([]byte("one")), "after": action.Digest([]byte("two"))}}, "files_omitted": 1.0}
 	for name, c := range map[string]struct {
-		command, event string
-		lost           bool // the state before the tool
-		want           map[string]any
-		trees          int
+		tool, command, event string
+		lost                 bool // the state before the tool
+		want                 map[string]any
+		trees                int
 	}{
-		"changes": {"make", "PostToolUse", false, map[string]any{"files": []any{map[string]any{"path": "f", "before": action.Digest([]byte("one")), "after": action.Digest([]byte("two"))}}, "files_omitted": 1.0}, 1},
-		"reads":   {"cat f", "PostToolUse", false, map[string]any{}, 0},
-		"lost":    {"make", "PostToolUse", true, map[string]any{"files_error": "the state of the workspace before the tool cannot be read"}, 0},
-		"failed":  {"make", "PostToolUseFailure", false, nil, 1},
+		"changes": {"Bash", "make", "PostToolUse", false, changed, 1},
+		"reads":   {"Bash", "cat f", "PostToolUse", false, map[string]any{}, 0},
+		"lost":    {"Bash", "make", "PostToolUse", true, map[string]any{"files_error": "the state of the workspace before the tool cannot be read"}, 0},
+		"failed":  {"Bash", "make", "PostToolUseFailure", false, changed, 1},
+		"server":  {"mcp__files__write", "", "PostToolUse", false, changed, 1},
+		"unknown": {"Delete", "", "PostToolUse", false, changed, 1},
+		"idle":    {"AskUserQuestion", "", "PostToolUse", false, map[string]any{}, 0},
 	} {
 		r, g, work := newRunner(t)
 		if out, err := exec.CommandContext(t.Context(), "git", "init", "-q", work).CombinedOutput(); err != nil {
@@ -34,7 +39,7 @@ func TestCommandLineChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		input := map[string]any{"tool_input": map[string]any{"command": c.command}}
+		input := map[string]any{"tool_name": c.tool, "tool_input": map[string]any{"command": c.command}}
 		if a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, input)); a != (Answer{}) {
 			t.Fatalf("%s: %+v", name, a)
 		}

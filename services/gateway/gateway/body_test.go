@@ -48,7 +48,7 @@ var wrongBodies = map[string][]wrong{
 	"POST /api/v1/decide": slices.Concat(wrongCall, []wrong{{`{"kind":"tool.x","args":{}}`, "/report_within_ms"}, {`{"kind":"tool.x","report_within_ms":-1}`, "/report_within_ms"},
 		{`{"kind":"tool.x","report_within_ms":"1m"}`, "/report_within_ms"}, {`{"call_id":"c-x","kind":"tool.x"}`, "/call_id"}}),
 	"POST /api/v1/intents/:id/outcome": {
-		{`{}`, "/status"}, {`{"status":"done"}`, "/status"}, {`{"status":"succeeded","error_message":"x"}`, "/error_message"}, {`{"status":"failed","output":{}}`, "/output"},
+		{`{}`, "/status"}, {`{"status":"done"}`, "/status"}, {`{"status":"succeeded","error_message":"x"}`, "/error_message"},
 		{`{"status":"succeeded","usage":{"cents":-1}}`, "/usage/cents"}, {`{"status":"succeeded","usage":{"cents":"1"}}`, "/usage/cents"},
 		{`{"status":"succeeded","usage":{"dollars":1}}`, "/usage/dollars"}, {`{"status":"succeeded","usage":[]}`, "/usage"},
 		{`{"status":"failed","error_code":"` + strings.Repeat("x", 129) + `"}`, "/error_code"}, {`{"status":"failed","error_message":"` + strings.Repeat("x", 1001) + `"}`, "/error_message"},

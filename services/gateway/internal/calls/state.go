@@ -261,7 +261,7 @@ func (x *CallState) fold(e *contract.Event) (output *contract.Content, err error
 		}
 		x.Status, x.Verdict, x.ReasonCode, x.ReceiptID = rec.Effect.Status, rec.Receipt.Verdict, rec.Receipt.ReasonCode, rec.Receipt.ID
 		x.ErrorCode, x.Error = rec.ErrorCode(), rec.Effect.ErrorMessage
-		if out := rec.Output; out != nil && rec.Effect.Status == contract.Succeeded && out.Store != contract.StoreWithheld {
+		if out := rec.Output; out != nil && (rec.Effect.Status == contract.Succeeded || rec.Effect.AttestedBy == contract.Caller) && out.Store != contract.StoreWithheld {
 			return out, nil
 		}
 	}

@@ -64,9 +64,6 @@ const maxErrorText = 1000
 
 func (q *OutcomeRequest) check() error {
 	r := handout.Report{Status: q.Status, ErrorCode: q.ErrorCode, ErrorMessage: q.ErrorMessage}
-	if q.Output != nil {
-		r.Output = &contract.Content{}
-	}
 	var wrong *handout.ReportError
 	if errors.As(r.Check(), &wrong) {
 		return apierr.BadRequest("/"+wrong.Field, wrong.Problem)
@@ -100,7 +97,7 @@ func (u *ReportedUsage) check() error {
 // to the first one is accepted as a repetition, and a different one is a conflict (409).
 // A report after the deadline is recorded as a separate event in addition to the outcome
 // "unknown". A report whose args digest is not the intent's is also a conflict. An
-// output that does not match the tool's schema is an error (400). The response is 404 if
+// output of a call that succeeded and does not match the tool's schema is an error (400). The response is 404 if
 // the intent was not handed out to the caller.
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
@@ -123,8 +120,10 @@ func (s *API) Report(c echo.Context) error {
 		return &apierr.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: contract.CodeArgsDigestMismatch, Param: "/args_digest", CallID: a.Call.ID,
 			Message: "the intent permits " + a.Decision.Intent.ArgsDigest + " and nothing else"}
 	}
-	if err := s.fitsOutput(a, q.Output); err != nil {
-		return err
+	if q.Status == contract.Succeeded {
+		if err := s.fitsOutput(a, q.Output); err != nil {
+			return err
+		}
 	}
 	out, err := s.closeCall(ctx, e, a, &q)
 	if err != nil {
