@@ -147,10 +147,42 @@ func hookDocument(event, id, tool string, input map[string]any, dir string) stri
 // client asked its own user is recorded with its escalated call; a tool that ran with
 // another input than the permitted one, or without a decision, is recorded as such; a tool of an
 // MCP server has a kind of its own; and while the gateway is not running, a tool is denied or,
-// with --when-away=watch, runs, and the outcomes are reported when the gateway runs again.
+// with --when-away=watch, runs, and the outcomes are reported when the gateway runs again. One process
+// per service shows the failover to a second gateway, too.
 func TestHookDocuments(t *testing.T) {
 	t.Run("one process", func(t *testing.T) { hookDocuments(t, harness.One(t, harness.Options{}), "binnacle") })
-	t.Run("one process per service", func(t *testing.T) { hookDocuments(t, harness.Processes(t, harness.Options{}), "gateway") })
+	t.Run("one process per service", func(t *testing.T) {
+		m := harness.Processes(t, harness.Options{})
+		hookDocuments(t, m, "gateway")
+		hookOtherGateway(t, m)
+	})
+}
+
+// hookOtherGateway shows that a hook with the addresses of two gateways uses the second one after the
+// first was killed, also for the outcome of a tool that the first one permitted.
+func hookOtherGateway(t *testing.T, m *harness.Mesh) {
+	second := m.StartGateway("gateway-b")
+	dir, state := t.TempDir(), t.TempDir()
+	coder := m.As(m.TokenFor("traveller", "tools:call", "calls:decide"))
+	coder.Addr += "," + second
+	hook := func(event, id string) {
+		t.Helper()
+		if out, err := coder.CLIStdin(hookDocument(event, id, "Bash", map[string]any{"command": "ls"}, dir), "hook", "run", "claude-code", "--state", state); err != nil || out != "" {
+			t.Errorf("%s %s: %q %v", event, id, out, err)
+		}
+	}
+	hook("PreToolUse", "one")
+	m.Kill("gateway")
+	hook("PostToolUse", "one")
+	hook("PreToolUse", "two")
+	hook("PostToolUse", "two")
+	m.Restart("gateway")
+	m.WaitReady()
+	calls := hookedCalls(t, m, "traveller")
+	if len(calls) != 2 || calls[0].Status != "succeeded" || calls[1].Status != "succeeded" {
+		t.Fatalf("%+v", calls)
+	}
+	verifySession(t, m, calls[0].Session)
 }
 
 // hookDocuments runs the checks of TestHookDocuments on a mesh whose gateway is in the named

@@ -261,7 +261,7 @@ func newArtifactLinkCmd(c *env) *cobra.Command {
 				return err
 			}
 			return c.print(json.RawMessage(raw), func() {
-				fmt.Fprintln(c.out, strings.TrimSuffix(c.base(), "/")+l.Path)
+				fmt.Fprintln(c.out, c.base()+l.Path)
 				fmt.Fprintln(c.errOut, "until", l.Expires)
 			})
 		},

@@ -17,8 +17,9 @@ func newContextCmd(c *env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "context COMMAND",
 		Short: "List, choose and change the meshes that this command line works with",
-		Long: `List, choose and change contexts. A context is a mesh's address, with the token that
-login stored and the authority of its certificate. They are in binnacle/contexts.json
+		Long: `List, choose and change contexts. A context is a mesh's address, or the addresses of several
+of its gateways, separated by commas, with the token that login stored and the authority of
+its certificate. They are in binnacle/contexts.json
 in your configuration folder, readable by you alone. Flags override
 BINNACLE_* variables, which override the context in use. A context's token is sent to its
 own address only.`,

@@ -32,7 +32,7 @@ type env struct {
 
 // globalFlags declares the flags that every command accepts.
 func globalFlags(c *env, f *pflag.FlagSet) {
-	f.StringVar(&c.addr, "addr", "", "`ADDRESS` of the mesh's gateway, host:port or a URL; for up, the one to listen on (default: BINNACLE_ADDR, the context's, "+defaultAddr+")")
+	f.StringVar(&c.addr, "addr", "", "`ADDRESS` of the mesh's gateway, host:port or a URL, or several with commas, of which the next is used if one accepts no connection; for up, the one to listen on (default: BINNACLE_ADDR, the context's, "+defaultAddr+")")
 	f.StringVar(&c.token, "token", "", "bearer `TOKEN`; others on this machine may see it: BINNACLE_TOKEN and login are better (default: BINNACLE_TOKEN, the context's, DATA/admin.token; for what concerns the whole mesh BINNACLE_OPERATOR_TOKEN, DATA/operator.token)")
 	f.StringVar(&c.data, "data", "", "state `FOLDER` of a mesh on this machine (default: BINNACLE_DATA, data)")
 	f.StringVar(&c.context, "context", "", "`NAME` of the context that gives address and token (default: BINNACLE_CONTEXT, the one in use)")

@@ -133,7 +133,7 @@ func newHookRunner(c *env, o *hookOptions) (*hook.Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hook.Runner{Mesh: &hook.Mesh{URL: strings.TrimSuffix(c.base(), "/"), Token: c.bearer, Client: &http.Client{Transport: t}}, State: o.state, Wait: o.wait, ReportWithin: o.within,
+	return &hook.Runner{Mesh: &hook.Mesh{URL: c.base(), Others: strings.Contains(c.mesh().addr, ","), Token: c.bearer, Client: &http.Client{Transport: t}}, State: o.state, Wait: o.wait, ReportWithin: o.within,
 		ReplacePrompts: o.replace, Ask: o.ask, Content: o.contents, Home: home, Watch: o.away == awayWatch}, nil
 }
 

@@ -36,18 +36,18 @@ func serveHooks(ctx context.Context, c *env, o *hookOptions, client, socket stri
 // for use; a nil pointer keeps none.
 type hookConnections struct {
 	mu     sync.Mutex
-	key    string // address and authorities of the mesh
+	key    string // addresses and authorities of the mesh
 	client *http.Client
 }
 
-// use gives a runner the open connections, if they lead to the same address and were verified
+// use gives a runner the open connections, if they lead to the same addresses and were verified
 // with the same authorities. Otherwise it replaces them with those of the runner. If h is nil
 // or the file of the authorities cannot be read, it does neither.
 func (h *hookConnections) use(c *env, r *hook.Runner) {
 	if h == nil {
 		return
 	}
-	key := r.Mesh.URL
+	key := c.mesh().addr
 	if file := c.mesh().ca; file != "" {
 		pem, err := os.ReadFile(file)
 		if err != nil {

@@ -109,12 +109,18 @@ func chosenContext(c *env) (string, *contexts.Context, error) {
 
 // base returns the mesh's URL without a final slash. An address without a scheme means
 // plain HTTP.
-func (c *env) base() string {
-	addr := c.mesh().addr
-	if strings.Contains(addr, "://") {
-		return strings.TrimSuffix(addr, "/")
+func (c *env) base() string { return addresses(c.mesh().addr)[0] }
+
+// addresses returns the URLs in a list of addresses that are separated by commas, without a final
+// slash. The list has at least one.
+func addresses(list string) (urls []string) {
+	for addr := range strings.SplitSeq(list, ",") {
+		if addr = strings.TrimSpace(addr); !strings.Contains(addr, "://") {
+			addr = "http://" + addr
+		}
+		urls = append(urls, strings.TrimSuffix(addr, "/"))
 	}
-	return "http://" + addr
+	return urls
 }
 
 // bearer returns the token for the command's requests: that of --token, BINNACLE_TOKEN,
@@ -190,10 +196,12 @@ func fileToken(c *env) (string, error) {
 // transport returns a transport that verifies the mesh's certificate against the
 // authorities in the target's PEM file, or against the system's authorities if it has
 // none. If the mesh requests a certificate, the transport presents that of the target.
+// With several addresses, it connects to the next one if a gateway accepts no connection; see failover.
 func (c *env) transport() (*http.Transport, error) {
 	to := c.mesh()
 	if to.ca == "" && to.cert == "" && to.key == "" {
-		return &http.Transport{}, nil
+		t := &http.Transport{}
+		return t, failover(t, to.addr)
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if to.ca != "" {
@@ -219,5 +227,6 @@ func (c *env) transport() (*http.Transport, error) {
 			return &pair, err
 		}
 	}
-	return &http.Transport{TLSClientConfig: conf}, nil
+	t := &http.Transport{TLSClientConfig: conf}
+	return t, failover(t, to.addr)
 }

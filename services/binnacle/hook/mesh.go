@@ -21,6 +21,7 @@ import (
 // is safe for concurrent use.
 type Mesh struct {
 	URL    string                 // base URL without a final slash
+	Others bool                   // Client can connect to other gateways of the mesh, so a request whose connection ends is repeated once
 	Token  func() (string, error) // returns the bearer token
 	Client *http.Client
 }
@@ -211,7 +212,7 @@ func (m *Mesh) Report(ctx context.Context, o *Outcome) error {
 			body[name] = v
 		}
 	}
-	if o.Output != nil && o.Status == contract.Succeeded {
+	if o.Output != nil {
 		body["output"] = o.Output
 	}
 	ctx, cancel := context.WithTimeout(ctx, decisionWait)
@@ -255,6 +256,11 @@ func (m *Mesh) post(ctx context.Context, path string, body any, h http.Header, o
 	req.Header.Set("Authorization", "Bearer "+tok)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := m.Client.Do(req)
+	if err != nil && m.Others && ctx.Err() == nil { // every request of a hook can be repeated
+		if req.Body, err = req.GetBody(); err == nil {
+			resp, err = m.Client.Do(req)
+		}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%w at %s; `binnacle up` runs one", errNoMesh, m.URL)
 	}
