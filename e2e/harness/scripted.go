@@ -1,9 +1,11 @@
 package harness
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -22,8 +24,8 @@ type Step struct {
 // Prompt is the prompt of a first conversation; see Scripted.Add.
 const Prompt = "Do the work."
 
-// Scripted is a local server with the APIs of Anthropic (Messages) and OpenAI (Responses
-// and chat completions). Its model makes the tool calls of a script, one for each request
+// Scripted is a local server with the APIs of Anthropic (Messages), OpenAI (Responses and chat
+// completions) and Google (generateContent). Its model makes the tool calls of a script, one for each request
 // that offers tools, and then answers with text. It keeps the results that a client sends
 // back.
 type Scripted struct {
@@ -31,6 +33,7 @@ type Scripted struct {
 	scripts []script
 
 	mu      sync.Mutex
+	offered map[string]bool // names of the tools that conversations with Prompt offer
 	results map[at]string
 	begun   map[at]bool // steps whose Before was called
 }
@@ -46,7 +49,7 @@ type at struct{ script, step int }
 
 // NewScripted starts the server.
 func NewScripted(t testing.TB) *Scripted {
-	s := &Scripted{results: map[at]string{}, begun: map[at]bool{}}
+	s := &Scripted{offered: map[string]bool{}, results: map[at]string{}, begun: map[at]bool{}}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	return s
@@ -85,6 +88,7 @@ func (s *Scripted) take(body []byte) (next *Step, id string) {
 	var q struct {
 		Tools    []json.RawMessage
 		Messages []json.RawMessage
+		Contents []json.RawMessage
 		Input    json.RawMessage
 	}
 	if json.Unmarshal(body, &q) != nil || len(q.Tools) == 0 {
@@ -92,11 +96,16 @@ func (s *Scripted) take(body []byte) (next *Step, id string) {
 	}
 	var items []json.RawMessage
 	if json.Unmarshal(q.Input, &items) != nil {
-		items = q.Messages
+		items = slices.Concat(q.Messages, q.Contents)
 	}
 	which := s.scriptOf(string(body))
 	if which < 0 {
 		return nil, ""
+	}
+	if s.scripts[which].prompt == Prompt {
+		s.mu.Lock()
+		offer(s.offered, "", q.Tools)
+		s.mu.Unlock()
 	}
 	steps := s.scripts[which].steps
 	here := at{which, s.record(items, which)}
@@ -114,6 +123,36 @@ func (s *Scripted) take(body []byte) (next *Step, id string) {
 	return next, here.callID()
 }
 
+// Offered returns the names of the tools that clients have offered to the model in conversations with Prompt,
+// sorted. The name of a
+// tool in a namespace is NAMESPACE/NAME, and that of a tool which the provider executes its type.
+func (s *Scripted) Offered() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.offered))
+}
+
+// offer adds the names of the tools in a request.
+func offer(names map[string]bool, prefix string, tools []json.RawMessage) {
+	for _, raw := range tools {
+		var tool struct {
+			Type, Name string
+			Function   struct{ Name string }
+			Tools      []json.RawMessage
+			Declared   []json.RawMessage `json:"functionDeclarations"`
+		}
+		_ = json.Unmarshal(raw, &tool)
+		switch name := cmp.Or(tool.Name, tool.Function.Name, tool.Type); {
+		case len(tool.Tools) > 0:
+			offer(names, name+"/", tool.Tools)
+		case len(tool.Declared) > 0:
+			offer(names, prefix, tool.Declared)
+		default:
+			names[prefix+name] = true
+		}
+	}
+}
+
 // record stores the results of the steps of a script that a request has among its items. It returns
 // the index after that of the last step that has a result.
 func (s *Scripted) record(items []json.RawMessage, which int) (next int) {
@@ -121,16 +160,16 @@ func (s *Scripted) record(items []json.RawMessage, which int) (next int) {
 	defer s.mu.Unlock()
 	var parts []json.RawMessage
 	for _, m := range items {
-		var blocks struct{ Content []json.RawMessage }
-		if json.Unmarshal(m, &blocks) == nil && !strings.Contains(string(m), `"role":"tool"`) && len(blocks.Content) > 0 {
-			parts = append(parts, blocks.Content...)
+		var blocks struct{ Content, Parts []json.RawMessage }
+		if json.Unmarshal(m, &blocks) == nil && !strings.Contains(string(m), `"role":"tool"`) && len(blocks.Content)+len(blocks.Parts) > 0 {
+			parts = slices.Concat(parts, blocks.Content, blocks.Parts)
 		} else {
 			parts = append(parts, m)
 		}
 	}
 	for _, m := range parts {
 		for i := range s.scripts[which].steps {
-			if text := string(m); strings.Contains(text, at{which, i}.callID()) && (strings.Contains(text, "tool_result") || strings.Contains(text, "_output") || strings.Contains(text, `"role":"tool"`)) {
+			if text := string(m); strings.Contains(text, at{which, i}.callID()) && (strings.Contains(text, "tool_result") || strings.Contains(text, "_output") || strings.Contains(text, "functionResponse") || strings.Contains(text, `"role":"tool"`)) {
 				s.results[at{which, i}] = text
 				next = max(next, i+1)
 			}
@@ -153,6 +192,10 @@ func (s *Scripted) serve(w http.ResponseWriter, r *http.Request) {
 		s.responses(w, r, body)
 	case strings.HasSuffix(r.URL.Path, "/chat/completions"):
 		s.chat(w, r, body)
+	case strings.HasSuffix(r.URL.Path, ":streamGenerateContent"):
+		s.generate(w, r, body)
+	case strings.HasSuffix(r.URL.Path, ":generateContent"): // a request of a tool of Gemini CLI
+		jsonOut(w, 200, generated(map[string]any{"text": "finished"}))
 	default:
 		jsonOut(w, 404, map[string]any{"error": map[string]string{"message": "no such path", "type": "not_found_error"}})
 	}
@@ -234,4 +277,19 @@ func (s *Scripted) chat(w http.ResponseWriter, r *http.Request, body []byte) {
 	chunk(delta, nil)
 	chunk(map[string]any{}, finish)
 	fmt.Fprint(w, "data: [DONE]\n\n")
+}
+
+func (s *Scripted) generate(w http.ResponseWriter, r *http.Request, body []byte) {
+	part := map[string]any{"text": "finished"}
+	if step, id := s.take(body); step != nil {
+		part = map[string]any{"functionCall": map[string]any{"id": id, "name": step.Tool, "args": step.Input}}
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	sseOut{w, r}.send("", generated(part))
+}
+
+// generated returns a response of the API of Google with one part.
+func generated(part map[string]any) map[string]any {
+	return map[string]any{"candidates": []any{map[string]any{"content": map[string]any{"role": "model", "parts": []any{part}}, "finishReason": "STOP", "index": 0}},
+		"usageMetadata": map[string]int{"promptTokenCount": 3, "candidatesTokenCount": 3, "totalTokenCount": 6}}
 }

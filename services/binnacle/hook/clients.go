@@ -109,20 +109,34 @@ func (openCode) Answer(e *Event, v Verdict, _ bool) Answer {
 	return document(map[string]any{"permit": false, "reason": v.Reason})
 }
 
-// gemini is Gemini CLI, whose documents differ from those of Claude Code in the names of the events
-// and in the answer. If a document has no id of the tool call, the digest of the input takes its
-// place.
+// gemini is Gemini CLI, whose documents differ from those of Claude Code in the names of the events,
+// of the tools of MCP servers, and in the answer. Its documents have no id of the tool call, so the
+// digest of the input takes its place.
 type gemini struct{}
+
+type geminiDocument struct {
+	claudeDocument
+	MCP *struct {
+		Server string `json:"server_name"`
+		Tool   string `json:"tool_name"`
+	} `json:"mcp_context"`
+}
 
 var geminiPhases = map[string]Phase{"BeforeTool": Before, "AfterTool": After, "SessionStart": Session, "SessionEnd": Session, "BeforeAgent": Session}
 
 // Parse implements Client.
 func (gemini) Parse(doc []byte) (*Event, error) {
-	var d claudeDocument
+	var d geminiDocument
 	if err := json.Unmarshal(doc, &d); err != nil {
 		return nil, fmt.Errorf("the hook's document is not JSON: %w", err)
 	}
-	e := &Event{Phase: geminiPhases[d.Event], Name: d.Event, Session: d.Session, CallID: d.CallID, Tool: d.Tool, Input: d.Input, Response: d.Response, CWD: d.CWD, Transcript: d.Transcript, Prompt: d.Prompt}
+	var response struct{ Error json.RawMessage }
+	_ = json.Unmarshal(d.Response, &response) // another response is not that of a failure
+	if d.MCP != nil {
+		d.Tool = "mcp__" + d.MCP.Server + "__" + d.MCP.Tool
+	}
+	e := &Event{Phase: geminiPhases[d.Event], Name: d.Event, Session: d.Session, CallID: d.CallID, Tool: d.Tool, Input: d.Input, Response: d.Response,
+		Failed: len(response.Error) > 0 && string(response.Error) != "null", CWD: d.CWD, Transcript: d.Transcript, Prompt: d.Prompt}
 	if e.CallID == "" {
 		e.CallID, e.NoID = e.inputDigest(), true
 	}

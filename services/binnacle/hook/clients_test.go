@@ -39,6 +39,9 @@ func TestParse(t *testing.T) {
 		{"gemini-cli", `{"hook_event_name":"AfterTool",` + strings.Replace(tool, `"tool_use_id":"c",`, "", 1) + `}`, with(call, func(e *Event) {
 			e.Phase, e.Name, e.CallID, e.NoID = After, "AfterTool", (&Event{Input: []byte(`{"a":1}`)}).inputDigest(), true
 		})},
+		{"gemini-cli", `{"hook_event_name":"AfterTool",` + strings.Replace(tool, "Bash", "mcp_a_b_c", 1) + `,"tool_response":{"error":"e"},"mcp_context":{"server_name":"a_b","tool_name":"c"}}`, with(call, func(e *Event) {
+			e.Phase, e.Name, e.Tool, e.Failed, e.Response = After, "AfterTool", "mcp__a_b__c", true, json.RawMessage(`{"error":"e"}`)
+		})},
 		{"gemini-cli", `{"hook_event_name":"PreToolUse",` + tool + `}`, with(call, func(e *Event) { e.Phase, e.Name = Ignored, "PreToolUse" })},
 	} {
 		client, err := ClientOf(c.client)

@@ -11,7 +11,8 @@ var limits = map[string][]string{
 	},
 	"codex": {
 		"Codex 0.169.0: hooks run only after their user has trusted them (/hooks), or with --dangerously-bypass-hook-trust",
-		"Codex 0.169.0: no hook runs for its own searches of the web; it cannot ask its user in response to a hook",
+		"Codex 0.169.0: the model's provider executes web_search; write_stdin types into a program that runs, so a program that reads commands, such as an interactive shell, runs what the model types without a hook",
+		"Codex 0.169.0: it cannot ask its user in response to a hook",
 		"Codex 0.169.0: a hooks.json with a member other than description and hooks is ignored with a warning, so no hook of it runs; install refuses such a file, and doctor does not call it installed",
 		"Codex 0.169.0: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it, and its outcome is recorded as executed_other_args",
 	},
@@ -30,8 +31,55 @@ var limits = map[string][]string{
 		"VS Code also runs the hooks in .claude/settings.json: install either those of claude-code or these",
 	},
 	"gemini-cli": {
-		"Gemini CLI: the documents follow its documentation and were not tried with the program",
+		"Gemini CLI 0.61.0: a hook that fails with another status than 2, that cannot be started, or that does not answer before its timeout does not stop the tool; install sets a timeout that is longer than the hook waits",
+		"Gemini CLI 0.61.0: the hooks of a project run only in a folder that its user has trusted (or with GEMINI_CLI_TRUST_WORKSPACE=true); with --skip-trust, tools run without them; those of the user run everywhere",
+		"Gemini CLI 0.61.0: it has no events of subagents, and the documents of their tools do not name them; it does not wait for the hook at the end of a session",
+		"Gemini CLI 0.61.0: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it; it cannot ask its user in response to a hook",
 	},
+}
+
+// unasked lists, by client, the tools that the named version runs without its hook before a tool, of
+// those that it offers to a model in a new project. A test in e2e compares the lists with the clients.
+var unasked = map[string]struct {
+	version string
+	tools   []string
+}{
+	"claude-code": {"Claude Code 2.1.330", nil},
+	"codex":       {"Codex 0.169.0", []string{"web_search", "write_stdin"}},
+	"gemini-cli":  {"Gemini CLI 0.61.0", nil},
+	"opencode":    {"OpenCode 1.18.33", nil},
+}
+
+// Unasked returns the tools that a client runs without its hook before a tool, sorted. known is false
+// if that was not tried with the client. The caller must not modify the slice.
+func Unasked(client string) (version string, tools []string, known bool) {
+	u, known := unasked[client]
+	return u.version, u.tools, known
+}
+
+// The ways in which a hook before a tool can fail.
+const (
+	failsStatus  = "status"  // it ends with another exit status than 0 and 2
+	failsKilled  = "killed"  // its process is killed
+	failsTimeout = "timeout" // it does not answer before its timeout
+	failsMissing = "missing" // its program does not exist
+)
+
+// open lists, by client, the failures of a hook before a tool with which the version in unasked runs
+// the tool, sorted. A test in e2e compares the lists with the clients.
+var open = map[string][]string{
+	"claude-code": {failsKilled, failsMissing, failsStatus, failsTimeout},
+	"codex":       {failsKilled, failsMissing, failsStatus, failsTimeout},
+	"gemini-cli":  {failsKilled, failsMissing, failsStatus, failsTimeout},
+	"opencode":    {},
+}
+
+// FailsOpen returns the failures of a hook before a tool with which a client runs the tool: status (an
+// exit status other than 0 and 2), killed, timeout and missing (its program). known is false if that was
+// not tried with the client. The caller must not modify the slice.
+func FailsOpen(client string) (failures []string, known bool) {
+	failures, known = open[client]
+	return failures, known
 }
 
 // commonLimit applies to all clients.

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/binnacle-mesh/binnacle/pkg/clientkind"
 )
@@ -18,7 +19,7 @@ type Action struct {
 	Args  map[string]any
 	Files []string // absolute paths of the files that the action changes, if the client named them
 
-	MayChange bool // the action is a command line that may change files that it does not name
+	MayChange bool // the action may change files that it does not name: a command line, or a tool whose effect is not known
 
 	result func(path string, before []byte) ([][]byte, bool) // see Result; nil if unknown
 }
@@ -33,7 +34,9 @@ func Digest(b []byte) string {
 // input that lacks what its tool needs, becomes an action of the kind clientkind.Other.
 func (p *Place) Normalise(tool string, input json.RawMessage) *Action {
 	if server, name, ok := mcpName(tool); ok {
-		return p.action(clientkind.MCP(server, name), map[string]any{"server": server, "tool": name, "input": value(input)})
+		a := p.action(clientkind.MCP(server, name), map[string]any{"server": server, "tool": name, "input": value(input)})
+		a.MayChange = true
+		return a
 	}
 	var in map[string]any
 	if json.Unmarshal(input, &in) == nil {
@@ -43,8 +46,14 @@ func (p *Place) Normalise(tool string, input json.RawMessage) *Action {
 			}
 		}
 	}
-	return p.action(clientkind.Other, map[string]any{"tool": tool, "input": value(input)})
+	a := p.action(clientkind.Other, map[string]any{"tool": tool, "input": value(input)})
+	a.MayChange = !slices.Contains(idle, strings.ToLower(tool))
+	return a
 }
+
+// idle are the tools of clients, in lower case, that change no file, of which some wait for the
+// client's user, who may change files meanwhile.
+var idle = strings.Fields("todowrite todoread write_todos update_plan askuserquestion ask_user question enterplanmode exitplanmode enter_plan_mode exit_plan_mode update_topic activate_skill complete_task toolsearch tool_search taskoutput taskstop")
 
 // Session returns the action that records an event of a session.
 func (p *Place) Session(event, prompt, transcriptDigest string) *Action {
@@ -115,14 +124,14 @@ var tools = map[string]func(p *Place, in map[string]any) *Action{}
 func init() {
 	for names, f := range map[string]func(*Place, map[string]any) *Action{
 		"bash shell run_shell_command local_shell exec_command unified_exec shell_command monitor run_in_terminal runterminalcommand": shellAction,
-		"read notebookread read_file readfile view":                                        fileAction(clientkind.FileRead),
-		"glob grep ls list list_dir list_directory search_file_content":                    searchAction,
-		"write write_file create_file createfile":                                          fileAction(clientkind.FileWrite),
-		"edit multiedit notebookedit replace replace_string_in_file insert_edit_into_file": fileAction(clientkind.FileEdit),
-		"apply_patch patch":                      patchAction,
-		"webfetch web_fetch":                     fetchAction,
-		"websearch web_search google_web_search": searchWeb,
-		"task agent subagent spawn_agent":        subagentAction,
+		"read notebookread read_file readfile view view_image":                                                                        fileAction(clientkind.FileRead),
+		"glob grep grep_search ls list list_dir list_directory search_file_content":                                                   searchAction,
+		"write write_file create_file createfile":                                                                                     fileAction(clientkind.FileWrite),
+		"edit multiedit notebookedit replace replace_string_in_file insert_edit_into_file":                                            fileAction(clientkind.FileEdit),
+		"apply_patch patch":                            patchAction,
+		"webfetch web_fetch":                           fetchAction,
+		"websearch web_search google_web_search":       searchWeb,
+		"task agent subagent spawn_agent invoke_agent": subagentAction,
 	} {
 		for n := range strings.FieldsSeq(names) {
 			tools[n] = f
@@ -139,7 +148,7 @@ func shellAction(p *Place, in map[string]any) *Action {
 		return nil
 	}
 	at := *p
-	if dir := text(in, "workdir", "working_directory", "cwd", "directory"); dir != "" {
+	if dir := text(in, "workdir", "working_directory", "cwd", "directory", "dir_path"); dir != "" {
 		at.CWD = p.locate(p.CWD, dir).Path
 	}
 	l := at.Shell(command)
@@ -188,7 +197,7 @@ func fileAction(kind string) func(*Place, map[string]any) *Action {
 // file, is added as a path.
 func searchAction(p *Place, in map[string]any) *Action {
 	paths := []Path{p.locate(p.CWD, text(in, append(slices.Clone(pathMembers), "dir_path")...))}
-	for _, pattern := range []string{text(in, "pattern"), text(in, "glob", "include")} {
+	for _, pattern := range []string{text(in, "pattern"), text(in, "glob", "include", "include_pattern")} {
 		if strings.HasPrefix(pattern, "/") || strings.HasPrefix(pattern, "~") || strings.Contains(pattern, "..") || secret(pattern) {
 			paths = append(paths, p.locate(paths[0].Path, pattern))
 		}
@@ -222,8 +231,30 @@ func patchAction(p *Place, in map[string]any) *Action {
 	return a
 }
 
+// plainURL matches a URL in which every parser finds the same host.
+var plainURL = regexp.MustCompile(`^(?i:https?)://[A-Za-z0-9.-]+(:[0-9]+)?([/?#][A-Za-z0-9._~:/?#=&%+,;!$*()-]*)?$`)
+
+// inPrompt returns the URL in a prompt of Gemini CLI, which reads each word with "://". It returns ""
+// if there is not exactly one such word, or if it is not a plain URL.
+func inPrompt(prompt string) (found string) {
+	for _, word := range strings.FieldsFunc(prompt, func(r rune) bool { return unicode.IsSpace(r) || r == '\ufeff' }) {
+		if !strings.Contains(word, "://") {
+			continue
+		}
+		if found != "" || !plainURL.MatchString(word) {
+			return ""
+		}
+		found = word
+	}
+	return found
+}
+
+// fetchAction is for tools that read a URL.
 func fetchAction(p *Place, in map[string]any) *Action {
 	raw := text(in, "url")
+	if raw == "" {
+		raw = inPrompt(text(in, "prompt"))
+	}
 	u, err := url.Parse(raw)
 	if raw == "" || err != nil || u.Hostname() == "" {
 		return nil
@@ -244,7 +275,7 @@ func subagentAction(p *Place, in map[string]any) *Action {
 	if prompt == "" {
 		return nil
 	}
-	kind := text(in, "subagent_type", "agent_type", "agent")
+	kind := text(in, "subagent_type", "agent_type", "agent_name", "agent")
 	if kind == "" {
 		kind = "general"
 	}

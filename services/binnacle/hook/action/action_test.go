@@ -272,6 +272,11 @@ func TestNormalise(t *testing.T) {
 		{"Unheard", ``, clientkind.Other, `"input":null,"tool":"Unheard"`, nil},
 		{"mcp__a.b__c", `{"x":1}`, clientkind.MCP("a.b", "c"), `"input":{"x":1},"server":"a.b","tool":"c"`, nil},
 		{"mcp__a", `{}`, clientkind.Other, `"input":{},"tool":"mcp__a"`, nil},
+		{"web_fetch", `{"prompt":"Summarise https://example.com/a?b=c, please"}`, clientkind.WebFetch, `"host":"example.com","url":"https://example.com/a?b=c,"`, nil},
+		{"web_fetch", `{"prompt":"https://a.example\\@b.example"}`, clientkind.Other, `"input":{"prompt":"https://a.example\\@b.example"},"tool":"web_fetch"`, nil},
+		{"web_fetch", `{"prompt":"https://a.example and https://b.example"}`, clientkind.Other, `"input":{"prompt":"https://a.example and https://b.example"},"tool":"web_fetch"`, nil},
+		{"invoke_agent", `{"agent_name":"x","prompt":"x"}`, clientkind.Subagent, `"prompt_digest":"` + digest + `","type":"x"`, nil},
+		{"grep_search", `{"pattern":"x","dir_path":"sub","include_pattern":".env"}`, clientkind.FileRead, `"paths":[{"path":"/work/sub","secret":false,"guarded":false,"zone":"workspace"},{"path":"/work/sub/.env","secret":true,"guarded":false,"zone":"workspace"}]`, nil},
 		{"Grep", `{"pattern":"x"}`, clientkind.FileRead, `"paths":[{"path":"/work","secret":false,"guarded":false,"zone":"root"}]`, nil},
 		{"Glob", `{"path":"sub","pattern":"../../etc/*"}`, clientkind.FileRead, `"paths":[{"path":"/work/sub","secret":false,"guarded":false,"zone":"workspace"},{"path":"/etc/*","secret":false,"guarded":false,"zone":"outside"}]`, nil},
 		{"grep", `{"pattern":"x","glob":".env"}`, clientkind.FileRead, `"paths":[{"path":"/work","secret":false,"guarded":false,"zone":"root"},{"path":"/work/.env","secret":true,"guarded":false,"zone":"workspace"}]`, nil},
@@ -289,6 +294,7 @@ func TestNormalise(t *testing.T) {
 		{"shell", `{"command":["echo","it's"]}`, clientkind.Shell, `"command":"'echo' 'it'\\''s'","commands":[{"program":"echo","args":["it's"],"effect":"none"}],"hosts":[],"opaque":[],"reads":[],"writes":[]`, nil},
 		{"shell", `{"command":[1]}`, clientkind.Other, `"input":{"command":[1]},"tool":"shell"`, nil},
 		{"exec_command", `{"cmd":"cat notes","workdir":"sub"}`, clientkind.Shell, `"command":"cat notes","commands":[{"program":"cat","args":["notes"],"effect":"read"}],"cwd":"/work/sub","hosts":[],"opaque":[],"reads":[{"path":"/work/sub/notes","secret":false,"guarded":false,"zone":"workspace"}],"writes":[]`, nil},
+		{"run_shell_command", `{"command":"cat ./notes","dir_path":"/etc"}`, clientkind.Shell, `"command":"cat ./notes","commands":[{"program":"cat","args":["./notes"],"effect":"read"}],"cwd":"/etc","hosts":[],"opaque":[],"reads":[{"path":"/etc/notes","secret":false,"guarded":false,"zone":"outside"}],"writes":[]`, nil},
 		{"bash", `{}`, clientkind.Other, `"input":{},"tool":"bash"`, nil},
 	} {
 		p := place()

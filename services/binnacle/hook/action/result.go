@@ -67,7 +67,8 @@ func replacements(in map[string]any) (out []replacement) {
 		}
 		all, _ := m["replace_all"].(bool)
 		other, _ := m["replaceAll"].(bool)
-		out = append(out, replacement{from, to, all || other})
+		multiple, _ := m["allow_multiple"].(bool)
+		out = append(out, replacement{from, to, all || other || multiple})
 	}
 	return out
 }
