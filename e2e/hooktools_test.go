@@ -16,7 +16,7 @@ import (
 type toolCalls struct {
 	client  *codingClient
 	order   []string // tools that are called first, since others depend on them
-	last    string   // the tool that is called last, because others are not permitted after it; may be empty
+	last    []string // tools that are called last, because others are not permitted after them
 	inputs  map[string]map[string]any
 	prepare []harness.Step // before the others, so that the client accepts them
 	// adapt changes the input of a tool according to the result of the step before it; nil = no input.
@@ -59,9 +59,7 @@ func (c *toolCalls) test(t *testing.T, m *harness.Mesh) {
 		}
 	}
 	slices.Sort(names[len(c.order):])
-	if c.last != "" {
-		names = append(slices.DeleteFunc(names, func(n string) bool { return n == c.last }), c.last)
-	}
+	names = append(slices.DeleteFunc(names, func(n string) bool { return slices.Contains(c.last, n) }), c.last...)
 	begun := make([]int, len(names)) // by step, the number of hooks before it
 	steps := slices.Clone(c.prepare)
 	for i, name := range names {
@@ -166,7 +164,7 @@ case $doc in
 *PostToolUse*|*AfterTool*) ;;
 *status.txt*) exit 1 ;;
 *killed.txt*) kill -9 $$ ;;
-*timeout.txt*) sleep 20 ;;
+*slow.txt*) sleep 20 ;;
 *blocked.txt*) echo denied >&2; exit 2 ;;
 esac
 `), 0o755); err != nil {
@@ -182,7 +180,7 @@ esac
 			t.Fatal(err)
 		}
 	}
-	ways := []string{"blocked", "killed", "status", "timeout", "missing"}
+	ways := []string{"blocked", "killed", "status", "slow", "missing"}
 	var steps []harness.Step
 	for _, way := range ways {
 		s := c.shell("echo x > " + way + ".txt")
@@ -254,10 +252,10 @@ func openCodeTools(t *testing.T) *toolCalls {
 
 func geminiTools(t *testing.T) *toolCalls {
 	c := geminiCLI(t)
-	return &toolCalls{client: c, order: []string{"read_file", "replace"}, last: "enter_plan_mode", inputs: map[string]map[string]any{
+	return &toolCalls{client: c, order: []string{"read_file", "replace"}, last: []string{"enter_plan_mode", "exit_plan_mode"}, inputs: map[string]map[string]any{
 		"update_topic": {"title": "x", "summary": "x", "strategic_intent": "x"}, "list_directory": {"dir_path": "."}, "read_file": {"file_path": "f.txt"}, "grep_search": {"pattern": "x"}, "glob": {"pattern": "*"},
 		"replace": {"file_path": "f.txt", "instruction": "x", "old_string": "one", "new_string": "two"}, "write_file": {"file_path": "new.txt", "content": "x"}, "web_fetch": {"prompt": "read http://127.0.0.1:9/"},
 		"run_shell_command": {"command": "true", "description": "x"}, "list_background_processes": {}, "read_background_output": {"pid": 1}, "google_web_search": {"query": "ships"}, "write_todos": {"todos": []any{}},
-		"enter_plan_mode": {"reason": "x"}, "invoke_agent": c.subagent.Input, "activate_skill": {"name": "x"},
+		"enter_plan_mode": {"reason": "x"}, "exit_plan_mode": {"plan_filename": "x.md"}, "invoke_agent": c.subagent.Input, "activate_skill": {"name": "x"},
 	}}
 }

@@ -51,8 +51,8 @@ func (o *hookTarget) target(client string, run *hookOptions, flags *pflag.FlagSe
 	}
 	if run != nil {
 		t.Timeout = int(hook.Timeout(run.wait) / time.Second)
-		flags.Visit(func(f *pflag.Flag) {
-			if f.Name != "project" && f.Name != "yes" {
+		flags.VisitAll(func(f *pflag.Flag) { // Visit visits none, because cobra parses another set with the same flags
+			if f.Changed && f.Name != "project" && f.Name != "yes" {
 				t.Command += " --" + f.Name + "=" + quoted(f.Value.String())
 			}
 		})

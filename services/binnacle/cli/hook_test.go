@@ -34,6 +34,17 @@ func TestHookProgram(t *testing.T) {
 	}
 }
 
+// TestInstalledFlags checks that the hooks run with the flags that install is given, and that the client
+// waits longer than they do.
+func TestInstalledFlags(t *testing.T) {
+	alone(t)
+	t.Setenv("HOME", t.TempDir())
+	got, stdout, stderr := invoke(t, "hook", "install", "claude-code", "--project", t.TempDir(), "--wait", "0s", "--when-away", "watch", "--ask", "--content")
+	if got != exitOK || !strings.Contains(stdout, `hook run claude-code --ask=true --content=true --wait=0s --when-away=watch","timeout":30}`) {
+		t.Errorf("%d %s%s", got, stdout, stderr)
+	}
+}
+
 // TestHookDoctor checks that doctor fails if the program of the hooks is gone, if the hooks are not
 // installed and if the mesh does not decide, and names the defect; and that it succeeds otherwise.
 func TestHookDoctor(t *testing.T) {

@@ -34,7 +34,7 @@ var limits = map[string][]string{
 		"Gemini CLI 0.61.0: a hook that fails with another status than 2, that cannot be started, or that does not answer before its timeout does not stop the tool; install sets a timeout that is longer than the hook waits",
 		"Gemini CLI 0.61.0: the hooks of a project run only in a folder that its user has trusted (or with GEMINI_CLI_TRUST_WORKSPACE=true); with --skip-trust, tools run without them; those of the user run everywhere",
 		"Gemini CLI 0.61.0: it has no events of subagents, and the documents of their tools do not name them; it does not wait for the hook at the end of a session",
-		"Gemini CLI 0.61.0: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it; it cannot ask its user in response to a hook",
+		"Gemini CLI 0.61.0: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it, which is recorded as an event ran_without_decision; it cannot ask its user in response to a hook",
 	},
 }
 
@@ -61,22 +61,22 @@ func Unasked(client string) (version string, tools []string, known bool) {
 const (
 	failsStatus  = "status"  // it ends with another exit status than 0 and 2
 	failsKilled  = "killed"  // its process is killed
-	failsTimeout = "timeout" // it does not answer before its timeout
+	failsSlow    = "slow"    // it does not answer before its timeout
 	failsMissing = "missing" // its program does not exist
 )
 
 // open lists, by client, the failures of a hook before a tool with which the version in unasked runs
 // the tool, sorted. A test in e2e compares the lists with the clients.
 var open = map[string][]string{
-	"claude-code": {failsKilled, failsMissing, failsStatus, failsTimeout},
-	"codex":       {failsKilled, failsMissing, failsStatus, failsTimeout},
-	"gemini-cli":  {failsKilled, failsMissing, failsStatus, failsTimeout},
+	"claude-code": {failsKilled, failsMissing, failsSlow, failsStatus},
+	"codex":       {failsKilled, failsMissing, failsSlow, failsStatus},
+	"gemini-cli":  {failsKilled, failsMissing, failsSlow, failsStatus},
 	"opencode":    {},
 }
 
 // FailsOpen returns the failures of a hook before a tool with which a client runs the tool: status (an
-// exit status other than 0 and 2), killed, timeout and missing (its program). known is false if that was
-// not tried with the client. The caller must not modify the slice.
+// exit status other than 0 and 2), killed, slow (no answer before the timeout) and missing (no such
+// program). known is false if that was not tried with the client. The caller must not modify the slice.
 func FailsOpen(client string) (failures []string, known bool) {
 	failures, known = open[client]
 	return failures, known
