@@ -27,7 +27,8 @@ type toolCalls struct {
 	refused []string
 }
 
-// TestToolsOfClients calls each tool that Claude Code, Codex, OpenCode and Gemini CLI offer to a model,
+// TestToolsOfClients calls each tool that Claude Code, Codex, OpenCode and Gemini CLI offer to a model in
+// a new session,
 // and shows that the tools for which the client ran no hook are those that `binnacle hook doctor` lists.
 // A tool of a new version of a client, for which the test has no input, makes it fail.
 func TestToolsOfClients(t *testing.T) {
@@ -252,10 +253,10 @@ func openCodeTools(t *testing.T) *toolCalls {
 
 func geminiTools(t *testing.T) *toolCalls {
 	c := geminiCLI(t)
-	return &toolCalls{client: c, order: []string{"read_file", "replace"}, last: []string{"enter_plan_mode", "exit_plan_mode"}, inputs: map[string]map[string]any{
+	return &toolCalls{client: c, order: []string{"read_file", "replace"}, last: []string{"enter_plan_mode"}, inputs: map[string]map[string]any{
 		"update_topic": {"title": "x", "summary": "x", "strategic_intent": "x"}, "list_directory": {"dir_path": "."}, "read_file": {"file_path": "f.txt"}, "grep_search": {"pattern": "x"}, "glob": {"pattern": "*"},
 		"replace": {"file_path": "f.txt", "instruction": "x", "old_string": "one", "new_string": "two"}, "write_file": {"file_path": "new.txt", "content": "x"}, "web_fetch": {"prompt": "read http://127.0.0.1:9/"},
 		"run_shell_command": {"command": "true", "description": "x"}, "list_background_processes": {}, "read_background_output": {"pid": 1}, "google_web_search": {"query": "ships"}, "write_todos": {"todos": []any{}},
-		"enter_plan_mode": {"reason": "x"}, "exit_plan_mode": {"plan_filename": "x.md"}, "invoke_agent": c.subagent.Input, "activate_skill": {"name": "x"},
+		"enter_plan_mode": {"reason": "x"}, "invoke_agent": c.subagent.Input, "activate_skill": {"name": "x"},
 	}}
 }

@@ -33,7 +33,7 @@ type Scripted struct {
 	scripts []script
 
 	mu      sync.Mutex
-	offered map[string]bool // names of the tools that conversations with Prompt offer
+	offered map[string]bool // names of the tools that conversations with Prompt offer at their beginning
 	results map[at]string
 	begun   map[at]bool // steps whose Before was called
 }
@@ -102,13 +102,13 @@ func (s *Scripted) take(body []byte) (next *Step, id string) {
 	if which < 0 {
 		return nil, ""
 	}
-	if s.scripts[which].prompt == Prompt {
+	steps := s.scripts[which].steps
+	here := at{which, s.record(items, which)}
+	if s.scripts[which].prompt == Prompt && here.step == 0 {
 		s.mu.Lock()
 		offer(s.offered, "", q.Tools)
 		s.mu.Unlock()
 	}
-	steps := s.scripts[which].steps
-	here := at{which, s.record(items, which)}
 	if here.step == len(steps) {
 		return nil, ""
 	}
@@ -123,8 +123,8 @@ func (s *Scripted) take(body []byte) (next *Step, id string) {
 	return next, here.callID()
 }
 
-// Offered returns the names of the tools that clients have offered to the model in conversations with Prompt,
-// sorted. The name of a
+// Offered returns the names of the tools that clients have offered to the model at the beginning of conversations
+// with Prompt, sorted. The name of a
 // tool in a namespace is NAMESPACE/NAME, and that of a tool which the provider executes its type.
 func (s *Scripted) Offered() []string {
 	s.mu.Lock()
