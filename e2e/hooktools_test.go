@@ -28,9 +28,8 @@ type toolCalls struct {
 }
 
 // TestToolsOfClients calls each tool that Claude Code, Codex, OpenCode and Gemini CLI offer to a model in
-// a new session,
-// and shows that the tools for which the client ran no hook are those that `binnacle hook doctor` lists.
-// A tool of a new version of a client, for which the test has no input, makes it fail.
+// a new session, and shows that the tools for which the client ran no hook are those that `binnacle hook
+// doctor` lists. A tool of a new version of a client, for which the test has no input, makes it fail.
 func TestToolsOfClients(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	for _, c := range []*toolCalls{claudeTools(t), codexTools(t), openCodeTools(t), geminiTools(t)} {
