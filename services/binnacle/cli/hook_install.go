@@ -246,9 +246,9 @@ func examineHooks(ctx context.Context, c *env, o *hookTarget, client string) err
 	checked := r.Check(ctx, client)
 	doc := map[string]any{"client": client, "installed": is, "missing_program": missing, "decides": checked == nil, "limits": hook.Limits(client)}
 	version, unasked, tried := hook.Unasked(client)
-	failures, _ := hook.FailsOpen(client)
+	failures, failed := hook.FailsOpen(client)
 	if tried {
-		doc["version"], doc["unasked"], doc["fails_open"] = version, append([]string{}, unasked...), failures
+		doc["version"], doc["unasked"], doc["fails_open"] = version, append([]string{}, unasked...), append([]string{}, failures...)
 	}
 	if err := c.print(doc, func() {
 		fmt.Fprintf(c.out, "hooks   %s in %s\n", map[bool]string{true: "installed", false: "not installed"}[is], t.Path())
@@ -260,6 +260,8 @@ func examineHooks(ctx context.Context, c *env, o *hookTarget, client string) err
 		}
 		if tried {
 			fmt.Fprintf(c.out, "unasked %s runs without its hook: %s\n", version, cmp.Or(strings.Join(unasked, ", "), "no tool that it offers to a model"))
+		}
+		if failed {
 			fmt.Fprintf(c.out, "open    %s runs a tool although its hook failed in one of these ways: %s\n", version, cmp.Or(strings.Join(failures, ", "), "none"))
 		}
 		for _, l := range hook.Limits(client) {
