@@ -248,7 +248,10 @@ func examineHooks(ctx context.Context, c *env, o *hookTarget, client string) err
 	version, unasked, tried := hook.Unasked(client)
 	failures, failed := hook.FailsOpen(client)
 	if tried {
-		doc["version"], doc["unasked"], doc["fails_open"] = version, append([]string{}, unasked...), append([]string{}, failures...)
+		doc["version"], doc["unasked"] = version, append([]string{}, unasked...)
+	}
+	if failed {
+		doc["fails_open"] = append([]string{}, failures...)
 	}
 	if err := c.print(doc, func() {
 		fmt.Fprintf(c.out, "hooks   %s in %s\n", map[bool]string{true: "installed", false: "not installed"}[is], t.Path())
