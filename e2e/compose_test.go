@@ -22,7 +22,8 @@ import (
 // with a credential, and nothing else, that the webhook of jobs is notified and a bundle is
 // downloaded through the egress-broker, that calls without a free sandbox wait, and that images,
 // held sandboxes and tier container work with two session-runners and two egress-brokers, also
-// after both brokers were killed during requests.
+// after both brokers were killed during requests, that packs are added, changed, removed and installed
+// while two session-runners run, and that tools of an MCP server are packs.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64
@@ -88,12 +89,14 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 			t.Fatal(err)
 		}
 	}
+	scriptPack(t, packs, "first.sh", "/bin/sh", `{"n":1}`) // without an image
+	work, key := publisher(t)
 	hook := newNoticeReceiver(t)
 	hook.accept()
 	bundles, foreign := newBundleServer(t), newBundleServer(t)
 	withServers(t, boxed.Images)
 	up, quay := newUpstream(t, "127.0.0.1:0", host), harbor(t, "127.0.0.1:0")
-	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6, " + standIn + "}\n",
+	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6, scripts: shell, pack_keys: [" + key + "], " + standIn + "}\n",
 		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "MCP_TEST=" + strings.Replace(up.url, host, "127.0.0.1", 1), "QUAY_TEST=" + quay.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
@@ -126,6 +129,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	sandboxQueue(t, m, "session-runner")
 	m.Scale("session-runner=2", "egress-broker=2")
 	t.Run("boxed", func(t *testing.T) { scriptsIn(t, m, sdkDir(t), "boxed", vars...) })
+	t.Run("packs", func(t *testing.T) { composePacks(t, m, host, work) })
 	composeServers(t, m, up, "http://"+host+quay.URL[strings.LastIndexByte(quay.URL, ':'):])
 	heldEgress(t, m, "http://"+heldAt, true, heldReached, heldRelease)
 	noticesOfJobs(t, m, hook, func() { crashContainer(t, m.Container("egress-broker", 1), m.Container("egress-broker", 2)) }, func() { m.Scale("session-runner=2", "egress-broker=2") })
@@ -133,6 +137,26 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		crashContainer(t, m.Container("egress-broker", 1), m.Container("egress-broker", 2)) // both at once, so that neither takes over for the other
 	}, func() { m.Scale("session-runner=2", "egress-broker=2") })
 	eventually(t, "a span reaches the collector", 20*time.Second, func() bool { return spans.Load() > 0 })
+}
+
+// composePacks changes the folder of packs and installs archives, and calls a tool of an MCP server on
+// the host as a pack. Scripts run in the image of the configuration.
+func composePacks(t *testing.T, m *harness.Mesh, host, work string) {
+	changedFolder(t, m, m.PackFolder())
+	installed(t, m, work, func() {
+		if out, err := m.ComposeCLI("restart", "session-runner", "gateway", "policy"); err != nil {
+			t.Fatal(out, err)
+		}
+		m.WaitReady()
+	})
+	up := newUpstream(t, host+":0", host)
+	cli(t, m, "mcp", "add", "calc", up.url)
+	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/calc.add", "s-calc", `{"a":20,"b":22}`)
+	if err != nil || r.Status != http.StatusOK || !strings.Contains(string(r.Body), "42") {
+		t.Errorf("a tool of an MCP server: %v %d %s", err, r.Status, r.Body)
+	}
+	cli(t, m, "mcp", "remove", "calc")
+	packBecomes(t, m, "calc.add", http.StatusForbidden, "UNKNOWN_TOOL")
 }
 
 // composeEgress makes calls of the pack fetch, whose rule permits requests below /v1 of a

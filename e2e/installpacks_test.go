@@ -20,8 +20,14 @@ import (
 // atomically.
 func shellPack(t *testing.T, dir, name, document string) {
 	t.Helper()
+	scriptPack(t, dir, name, "/bin/busybox sh", document)
+}
+
+// scriptPack is shellPack for any interpreter.
+func scriptPack(t *testing.T, dir, name, interpreter, document string) {
+	t.Helper()
 	temporary := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(temporary, []byte("#!/bin/busybox sh\nprintf '"+document+"'\n"), 0o755); err != nil {
+	if err := os.WriteFile(temporary, []byte("#!"+interpreter+"\nprintf '"+document+"'\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(temporary, filepath.Join(dir, name)); err != nil {
@@ -38,19 +44,31 @@ func TestChangedPacks(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			work := t.TempDir()
-			seed := bytes.Repeat([]byte{7}, 32)
-			if err := os.WriteFile(filepath.Join(work, "seed"), []byte(hex.EncodeToString(seed)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			key := hex.EncodeToString(ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey))
+			work, key := publisher(t)
 			folder := t.TempDir()
 			shellPack(t, folder, "first.sh", `{"n":1}`)
 			m := start(t, harness.Options{Packs: folder, Env: []string{"BINNACLE_PACK_KEYS=" + key}})
 			changedFolder(t, m, folder)
-			installed(t, m, work)
+			installed(t, m, work, func() {
+				for _, p := range m.Names() {
+					m.Restart(p)
+				}
+				m.WaitReady()
+			})
 		})
 	}
+}
+
+// publisher writes the seed of a publisher of packs to a file of a new folder, and returns the folder
+// and the public key.
+func publisher(t *testing.T) (folder, key string) {
+	t.Helper()
+	folder = t.TempDir()
+	seed := bytes.Repeat([]byte{7}, 32)
+	if err := os.WriteFile(filepath.Join(folder, "seed"), []byte(hex.EncodeToString(seed)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return folder, hex.EncodeToString(ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey))
 }
 
 // outcome returns the status and the body of a call of a pack.
@@ -105,8 +123,9 @@ func changedFolder(t *testing.T, m *harness.Mesh, folder string) {
 	packBecomes(t, m, "cmd.second", 403, "UNKNOWN_TOOL")
 }
 
-// installed checks that archives of packs are installed, replaced, refused and removed.
-func installed(t *testing.T, m *harness.Mesh, work string) {
+// installed checks that archives of packs are installed, replaced, refused and removed, and remain
+// installed when restart has restarted the mesh.
+func installed(t *testing.T, m *harness.Mesh, work string, restart func()) {
 	packs, index := filepath.Join(work, "packs"), filepath.Join(work, "index")
 	if err := os.Mkdir(packs, 0o755); err != nil {
 		t.Fatal(err)
@@ -127,10 +146,7 @@ func installed(t *testing.T, m *harness.Mesh, work string) {
 		t.Error(out)
 	}
 	packBecomes(t, m, "cmd.tides", 200, "high")
-	for _, p := range m.Names() {
-		m.Restart(p)
-	}
-	m.WaitReady()
+	restart()
 	packBecomes(t, m, "cmd.tides", 200, "high")
 
 	archive("v2", `{"tide":"low"}`, "seed")

@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
@@ -44,6 +46,75 @@ func subprocessPacks(t *testing.T) string {
 	script("unknown-type", `:`)
 	manifest("unknown-type", "input_schema:\n  properties: {a: text}\n")
 	return dir
+}
+
+// howToPack writes a pack as the how-to of helmdeck does, an executable and its manifest, to a folder
+// that a mesh reads: a shell script without an image, which passes its input to jq.
+func howToPack(t *testing.T, dir string) {
+	t.Helper()
+	for name, body := range map[string]string{
+		"upper.helmdeck-pack.yaml": `name: cmd.upper
+version: v1
+description: Returns a text in upper case.
+author: "A user"
+input_schema:
+  required: [text]
+  properties:
+    text: string
+output_schema:
+  required: [text]
+  properties:
+    text: string
+timeout_s: 30
+max_output_bytes: 1048576
+env:
+  - PYTHONUNBUFFERED=1
+`,
+		"upper": "#!/bin/sh\nset -e\nwords=\"$(jq -r .text)\"\njq -n --arg words \"$words\" '{text: ($words | ascii_upcase)}'\n",
+	} {
+		temporary := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(temporary, []byte(body), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(temporary, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestShellPack shows, on one process and with one process per service, that a shell script with
+// the interpreter and the programs of a distribution becomes a pack of a running mesh, without an
+// image with those of the host, and with containerd in the image that the configuration names.
+func TestShellPack(t *testing.T) {
+	images := workImages(t)
+	for name, start := range harness.Topologies {
+		for place, o := range map[string]harness.Options{
+			"host":  {Env: []string{"BINNACLE_SCRIPTS=host"}},
+			"image": {Containerd: containerdSocket, Env: []string{"BINNACLE_SCRIPTS=shell", "BINNACLE_IMAGES=" + images, "BINNACLE_WARM=0"}},
+		} {
+			t.Run(name+"/"+place, func(t *testing.T) {
+				o.Packs = t.TempDir()
+				m := start(t, o)
+				howToPack(t, o.Packs)
+				var r *harness.Response
+				eventually(t, "the pack can be called", time.Minute, func() (ok bool) {
+					var err error
+					r, err = m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-shell", `{"text":"hello"}`)
+					if err != nil || r.Status != http.StatusOK && r.Status != http.StatusForbidden {
+						t.Fatalf("%v %d %s", err, r.Status, r.Body)
+					}
+					return r.Status == http.StatusOK
+				})
+				want := map[string]string{"host": `"programs:host"`, "image": `"image:sha256:`}[place]
+				if !strings.Contains(string(r.Body), `"text":"HELLO"`) || !strings.Contains(string(r.Body), want) {
+					t.Errorf("%s", r.Body)
+				}
+				if r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.upper", "s-shell", `{}`); err != nil || r.Status != http.StatusBadRequest || !strings.Contains(string(r.Body), `"pointer":"/args/text"`) {
+					t.Errorf("%v %d %s", err, r.Status, r.Body)
+				}
+			})
+		}
+	}
 }
 
 // TestSubprocessPacks checks packs in the format of helmdeck, on one process and with one process

@@ -177,6 +177,7 @@ type EgressBroker struct {
 // SessionRunner is the section of the session-runner service.
 type SessionRunner struct {
 	Packs      string   `json:"packs"`
+	Scripts    string   `json:"scripts"`
 	Containerd string   `json:"containerd"`
 	FIFO       string   `json:"fifo"`
 	Images     string   `json:"images"`

@@ -63,10 +63,10 @@ func runExport(ctx context.Context, c *env, o *exportOptions) error {
 }
 
 // save calls write with a temporary file, which it then renames durably to out, or with
-// standard output if out is empty. In a structured format without out, it prints the written
+// standard output if out is empty or "-". In a structured format without out, it prints the written
 // bytes as inline does. write returns the number of bytes that it has written.
 func save(c *env, out string, write func(io.Writer) (int64, error)) error {
-	if out == "" {
+	if out == "" || out == "-" {
 		w := c.out
 		if c.structured() {
 			w = &bytes.Buffer{}

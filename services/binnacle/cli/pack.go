@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/binnacle-mesh/binnacle/pkg/suggest"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
@@ -139,7 +140,7 @@ func writeNew(path, body string, mode os.FileMode) error {
 
 // newPackValidateCmd returns the command pack validate.
 func newPackValidateCmd(c *env) *cobra.Command {
-	var images string
+	var of packPlaces
 	cmd := &cobra.Command{
 		Use:     "validate [FOLDER]",
 		Short:   "Check the packs of a folder",
@@ -147,18 +148,33 @@ func newPackValidateCmd(c *env) *cobra.Command {
 		Example: "  binnacle pack validate packs",
 		Args:    takes(0, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return validatePacks(c, append(args, "packs")[0], images)
+			return validatePacks(c, append(args, "packs")[0], &of)
 		},
 	}
-	cmd.Flags().StringVar(&images, "images", "", "the session-runner's `folder` of images, as this host sees it")
-	variable(cmd.Flags(), "images", "BINNACLE_IMAGES")
+	of.flags(cmd.Flags())
 	return cmd
+}
+
+// packPlaces holds the settings of the session-runner that decide where packs run.
+type packPlaces struct{ images, scripts string }
+
+// flags adds the flags of the settings.
+func (p *packPlaces) flags(f *pflag.FlagSet) {
+	f.StringVar(&p.images, "images", "", "the session-runner's `folder` of images, as this host sees it")
+	variable(f, "images", "BINNACLE_IMAGES")
+	f.StringVar(&p.scripts, "scripts", "", "`PLACE` of scripts without an image: host, or the name of an image")
+	variable(f, "scripts", "BINNACLE_SCRIPTS")
+}
+
+// check reads the packs of a folder with these settings.
+func (p *packPlaces) check(dir string) ([]sessionrunner.Checked, []error) {
+	return sessionrunner.CheckPacks(dir, p.images, p.scripts)
 }
 
 // validatePacks prints the packs of a folder. If a pack is not valid, it prints none
 // and returns an error with all problems.
-func validatePacks(c *env, dir, images string) error {
-	packs, problems := sessionrunner.CheckPacks(dir, images)
+func validatePacks(c *env, dir string, of *packPlaces) error {
+	packs, problems := of.check(dir)
 	type valid struct {
 		Name    string `json:"name"`
 		Version string `json:"version"`

@@ -67,7 +67,8 @@ func newPackKeyCmd(c *env) *cobra.Command {
 
 func newPackArchiveCmd(c *env) *cobra.Command {
 	var a sessionrunner.SignedArchive
-	var keyFile, index, images string
+	var keyFile, index string
+	var of packPlaces
 	cmd := &cobra.Command{
 		Use:     "archive FOLDER",
 		Short:   "Check the packs in a folder, sign an archive of them, and add it to an index",
@@ -80,7 +81,7 @@ func newPackArchiveCmd(c *env) *cobra.Command {
 			if err := a.Valid(); err != nil {
 				return fail(exitUsage, "%v", err)
 			}
-			if _, problems := sessionrunner.CheckPacks(args[0], images); len(problems) > 0 {
+			if _, problems := of.check(args[0]); len(problems) > 0 {
 				return errors.Join(problems...)
 			}
 			if err := archivePacks(&a, args[0], keyFile, index); err != nil {
@@ -94,7 +95,7 @@ func newPackArchiveCmd(c *env) *cobra.Command {
 	f.StringVar(&a.Version, "version", "v1", "`VERSION` of the archive: v1, v2, …")
 	f.StringVar(&keyFile, "key", "", "`FILE` that pack key wrote")
 	f.StringVar(&index, "index", "", "`FOLDER` of the index")
-	f.StringVar(&images, "images", "", "`FOLDER` of images, whose images.lock names the images of the packs")
+	of.flags(f)
 	return cmd
 }
 

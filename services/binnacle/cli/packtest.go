@@ -23,8 +23,9 @@ const (
 
 // packTestOptions are the flags of pack test.
 type packTestOptions struct {
-	images, session string
-	connect         bool
+	packPlaces
+	session string
+	connect bool
 }
 
 // exampleResult is the result of an example of a pack.
@@ -55,8 +56,7 @@ is called only with --connect.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.images, "images", "", "the session-runner's `folder` of images, as this host sees it")
-	variable(f, "images", "BINNACLE_IMAGES")
+	o.flags(f)
 	f.StringVar(&o.session, "session", "", "`NAME` of the session of the calls (s-…), or its id")
 	f.BoolVar(&o.connect, "connect", false, "also call packs that connect to a service or receive a secret")
 	return cmd
@@ -66,7 +66,7 @@ is called only with --connect.`,
 // empty, and returns an error if one has failed. It prints nothing if a pack in the folder is
 // invalid or a name is unknown.
 func testPacks(ctx context.Context, c *env, o *packTestOptions, dir string, names []string) error {
-	packs, problems := sessionrunner.CheckPacks(dir, o.images)
+	packs, problems := o.check(dir)
 	if len(problems) > 0 {
 		return fail(exitFailed, "%v", errors.Join(problems...))
 	}

@@ -50,6 +50,7 @@ type Config struct {
 	Addr            string                   // listen address of the gateway; default 127.0.0.1:8080
 	Tenant          string                   // name of the tenant; default is that of the keys in Dir, and DefaultTenant if Dir has none
 	Packs           string                   // folder of packs; empty = none
+	Scripts         string                   // where scripts of packs without an image run: "host", the name of an image, or empty
 	PackKeys        sessionrunner.PackKeys   // keys whose signatures of archives of packs are trusted
 	Containerd      string                   // path of containerd's socket; empty = tier "container" is not available
 	EgressHosts     []string                 // hosts that tools may reach at most: exact, "*.suffix" or "*"; nil = every host that policy permits

@@ -26,16 +26,16 @@ type Checked struct {
 }
 
 // CheckPacks reads the packs of a folder as the service does at its start, with the images of
-// the lock files in the folders images and dir. It returns the valid packs, and an error for
+// the lock files in the folders images and dir, and with the setting scripts of the service. It returns the valid packs, and an error for
 // each other pack and for a folder that cannot be read. A pack whose program cannot run on
 // this host without an image is not valid. If a lock file cannot be read, it returns only that
 // error.
-func CheckPacks(dir, images string) (valid []Checked, problems []error) {
+func CheckPacks(dir, images, scripts string) (valid []Checked, problems []error) {
 	lock, err := pack.ReadLock(images, dir)
 	if err != nil {
 		return nil, []error{err}
 	}
-	packs, problems := pack.Discover(dir, lock)
+	packs, problems := pack.Discover(dir, lock, scripts)
 	var checker toolschema.Checker
 	for _, p := range packs {
 		err := checker.Valid(&p.Tool)

@@ -27,7 +27,7 @@ func TestCheckPacks(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "builtin"), []byte("program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	packs, problems := CheckPacks(dir, "")
+	packs, problems := CheckPacks(dir, "", "")
 	if len(packs) != len(files) || len(problems) != 0 {
 		t.Errorf("%d packs of %d, %v", len(packs), len(files), problems)
 	}
@@ -44,16 +44,16 @@ func TestCheckPacks(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "doc.parse.pack.yaml"), []byte("name: doc.parse\nprogram: builtin\ninput_schema: {properties: {a: integer}}\nexamples: [{input: {a: x}}]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if packs, _ := CheckPacks(dir, ""); packs[0].Examples[0].Invalid != "/a: type" {
+	if packs, _ := CheckPacks(dir, "", ""); packs[0].Examples[0].Invalid != "/a: type" {
 		t.Errorf("an invalid example: %+v", packs[0].Examples)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "run"), []byte("program"), 0o755); err != nil { // its pack is named cmd.run
 		t.Fatal(err)
 	}
-	if _, problems := CheckPacks(dir, ""); len(problems) != 1 {
+	if _, problems := CheckPacks(dir, "", ""); len(problems) != 1 {
 		t.Error(problems)
 	}
-	if _, problems := CheckPacks(filepath.Join(dir, "absent"), ""); len(problems) != 1 {
+	if _, problems := CheckPacks(filepath.Join(dir, "absent"), "", ""); len(problems) != 1 {
 		t.Error(problems)
 	}
 }

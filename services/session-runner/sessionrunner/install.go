@@ -214,7 +214,7 @@ func readArchive(s *Service, archive []byte) ([]pack.Pack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, ErrArchive)
 	}
-	packs, problems := pack.Discover(dir, lock)
+	packs, problems := pack.Discover(dir, lock, s.Scripts)
 	var checker toolschema.Checker
 	for _, p := range packs {
 		if err := checker.Valid(&p.Tool); err != nil {

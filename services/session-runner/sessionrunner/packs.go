@@ -68,7 +68,7 @@ func loadPacks(s *Service, installed []pack.Pack) (map[string]pack.Pack, error) 
 		if err != nil {
 			return nil, err
 		}
-		packs, problems := pack.Discover(s.PacksDir, lock)
+		packs, problems := pack.Discover(s.PacksDir, lock, s.Scripts)
 		for _, p := range problems {
 			s.env.Log.Error("pack left out", "err", p)
 		}

@@ -47,6 +47,7 @@ type Config struct {
 	PacksDir   string   // folder of executables and their manifests; empty means no packs
 	PackKeys   PackKeys // keys whose signatures of archives of packs are trusted; none means that no archive can be installed
 	StateDir   string   // folder for temporary files of sandboxes and of archives, and for the locks on user ids
+	Scripts    string   // where scripts and dynamically linked programs of packs without an image run: "host", the name of an image, or empty (see pack.Discover)
 	Containerd string   // path of containerd's socket; empty means that tier "container" is not available
 	FIFODir    string   // folder for the FIFOs of containers, at a path that is the same for containerd; empty means StateDir/fifo
 	Images     string   // folder of image archives, and of the file images.lock; empty means none
@@ -116,6 +117,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	if s.wasi, err = wasi.Open(ctx); err != nil {
 		return fmt.Errorf("wasi: %w", err)
+	}
+	if s.Scripts == pack.ScriptsOnHost && s.Containerd != "" {
+		return errors.New("session-runner.scripts: host requires tier process: remove session-runner.containerd, or name an image, such as shell")
 	}
 	if err := s.openRunners(ctx); err != nil {
 		return err

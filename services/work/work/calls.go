@@ -394,16 +394,27 @@ func (s *Service) change(ctx context.Context, tenant, id, name string, cause *co
 
 // delete records artifact_deleted for an upload; the collector removes the content later. If the
 // upload was deleted before, delete records nothing and returns nil. If shelf.Artifact.Deletable
-// returns an error, such as shelf.ErrHeld, delete records nothing and returns the error. Its other
-// errors are those of the ledger and of reading the view.
+// returns an error, such as shelf.ErrHeld, delete records nothing and returns the error. If a call
+// cited the artifact between the decision and the record, the record has no effect and the error
+// is shelf.ErrCited. Its other errors are those of the ledger and of reading the view.
 func (s *Service) delete(ctx context.Context, tenant, id, upload, call, reason string, cause *contract.Event) error {
-	return s.change(ctx, tenant, id, contract.EventArtifactDeleted, cause, func(a *shelf.Artifact) (canon.Document, error) {
+	if err := s.change(ctx, tenant, id, contract.EventArtifactDeleted, cause, func(a *shelf.Artifact) (canon.Document, error) {
 		d, err := a.Deletable(call, upload, reason)
 		if d == nil {
 			return nil, err
 		}
 		return d, nil
-	})
+	}); err != nil || reason == shelf.Quota {
+		return err
+	}
+	cited := false
+	if err := s.read(ctx, func(v *shelf.View) { cited = v.Get(tenant, id).Cites(upload) }); err != nil {
+		return err
+	}
+	if cited {
+		return shelf.ErrCited
+	}
+	return nil
 }
 
 // remove executes artifact.delete.

@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/work/internal/shelf"
 )
 
 // TestSweep checks that a sweep removes an upload that is no artifact a day after it began
@@ -159,5 +160,68 @@ func TestCollectDue(t *testing.T) {
 		if stored := artifact.Verify(t.Context(), s.store, o) == nil; stored != (i == 0) {
 			t.Errorf("content %d is stored: %t (%v)", i, stored, err)
 		}
+	}
+}
+
+// overtaken is a log that calls before ahead of the first append with an expectation.
+type overtaken struct {
+	eventlog.Log
+	before func()
+}
+
+func (l *overtaken) AppendExpect(ctx context.Context, subject, id string, data []byte, filter string, expect uint64) (uint64, error) {
+	if l.before != nil {
+		l.before()
+		l.before = nil
+	}
+	return l.Log.AppendExpect(ctx, subject, id, data, filter, expect)
+}
+
+// TestCitedMeanwhile checks that the content of an artifact is kept if a call cites it after the
+// collector has decided to delete it and before that is recorded.
+func TestCitedMeanwhile(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration()})
+	conn := b.Connect(t, services.Work)
+	log := &overtaken{Log: &memlog.Log{}}
+	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Stream{Conn: conn}}
+	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
+	following(t, s)
+	o, err := artifact.Write(t.Context(), s.store, "t", services.Work, 0, strings.NewReader("evidence"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := artifact.ID(o.Digest)
+	apply := func(seq uint64, source, name string, data []byte) {
+		s.view.Apply(seq, &contract.Event{Tenant: "t", Source: source, Name: name, Actor: "ann", Time: contract.Time(time.Now()), Data: data})
+	}
+	apply(1, "work/work-1", contract.EventArtifactStored, contract.Bytes(&artifact.Stored{Actor: "ann", Artifact: id, CallID: "c-1", Index: o.Index, Kind: kindPut, Name: "n", RetainMS: 1000, Service: services.Work, Session: "s-1", Size: o.Size, Upload: o.Upload}))
+	log.before = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		apply(2, "session-runner/session-runner-1", contract.EventArtifactUsed, contract.Bytes(&artifact.Used{Artifact: id, CallID: "c-2"}))
+	}
+	if err := collectDue(t.Context(), s, time.Now().Add(time.Hour)); !errors.Is(err, shelf.ErrCited) {
+		t.Error(err)
+	}
+	recorded := 0
+	for e, err := range log.Scan(t.Context(), ">", 1) { // what every instance folds
+		if err != nil {
+			t.Fatal(err)
+		}
+		event, err := contract.DecodeEvent(e.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recorded++
+		s.view.Apply(uint64(2+recorded), event)
+	}
+	if recorded != 1 {
+		t.Errorf("%d events", recorded)
+	}
+	if err := collectDue(t.Context(), s, time.Now().Add(2*time.Hour)); err != nil {
+		t.Error(err)
+	}
+	if err := artifact.Verify(t.Context(), s.store, o); err != nil {
+		t.Errorf("the content of a cited artifact: %v", err)
 	}
 }

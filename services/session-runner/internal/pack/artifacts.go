@@ -12,11 +12,11 @@ import (
 // content is stored as an artifact. The caller receives the id of the artifact in its place. If List is
 // true, the member is an array of such strings, each of which becomes an artifact.
 type Artifact struct {
-	Member    string `yaml:"member"`
-	Name      string `yaml:"name"`       // name of the artifact
-	MediaType string `yaml:"media_type"` // such as text/x-diff
-	Base64    bool   `yaml:"base64"`     // the program writes the content in base64
-	List      bool   `yaml:"list"`       // the member is an array; the names of its artifacts have the number of the item
+	Member    string `json:"member" yaml:"member"`
+	Name      string `json:"name" yaml:"name"`               // name of the artifact
+	MediaType string `json:"media_type" yaml:"media_type"`   // such as text/x-diff
+	Base64    bool   `json:"base64,omitempty" yaml:"base64"` // the program writes the content in base64
+	List      bool   `json:"list,omitempty" yaml:"list"`     // the member is an array; the names of its artifacts have the number of the item
 }
 
 // Numbered returns the name of the artifact of the item at an index of a list: the name of the entry
@@ -65,8 +65,8 @@ func checkArtifacts(all []Artifact) error {
 // artifact of the caller. The program receives the content, in base64, in the member _artifacts of
 // its input, under the name of the argument.
 type Input struct {
-	Member   string `yaml:"member"`
-	MaxBytes int64  `yaml:"max_bytes"` // maximum size of the artifact
+	Member   string `json:"member" yaml:"member"`
+	MaxBytes int64  `json:"max_bytes" yaml:"max_bytes"` // maximum size of the artifact
 }
 
 // MaxInputBytes is the maximum of the sum of MaxBytes in a manifest. The session-runner holds the

@@ -3,6 +3,8 @@ package pack
 import (
 	"strings"
 	"testing"
+
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 )
 
 // TestCheckArtifacts checks which members artifacts of manifests are valid, and that the errors
@@ -53,5 +55,52 @@ func TestNumbered(t *testing.T) {
 	}
 	if got := (&Artifact{Name: strings.Repeat("l", maxNumbered)}).Numbered(MaxListed - 1); len(got) > maxName {
 		t.Errorf("a name of %d bytes", len(got))
+	}
+}
+
+// TestAnnotation checks that a change of the environment, of the artifacts or of the arguments that are
+// artifacts changes the document of the tool, that other packs have no annotation, and that outputs
+// are checked as without it.
+func TestAnnotation(t *testing.T) {
+	tool := func(manifest string) *Pack {
+		t.Helper()
+		dir := t.TempDir()
+		write(t, dir, "a", "#!/bin/sh\n", 0o755)
+		write(t, dir, "a.pack.yaml", manifest+"description: a\n", 0o644)
+		packs, problems := Discover(dir, nil, "")
+		if len(packs) != 1 {
+			t.Fatal(problems)
+		}
+		return &packs[0]
+	}
+	if plain := tool("output_schema: {properties: {patch: string}}\n"); strings.Contains(string(plain.Tool.OutputSchema), annotation) {
+		t.Errorf("%s", plain.Tool.OutputSchema)
+	}
+	seen := map[string]string{}
+	for _, m := range []string{
+		"", "env: [A=1]\n", "env: [A=2]\n", "env: [A=1, B=2]\n",
+		"artifacts: [{member: patch, name: a.diff, media_type: text/x-diff}]\n",
+		"artifacts: [{member: patch, name: a.diff, media_type: text/x-diff, base64: true}]\n",
+		"artifact_inputs: [{member: file, max_bytes: 1}]\n", "artifact_inputs: [{member: file, max_bytes: 2}]\n",
+		"artifact_inputs: [{member: file, max_bytes: 2}]\noutput_schema: {required: [n], properties: {n: number}}\n",
+	} {
+		p := tool(m)
+		if other, known := seen[p.Digest]; known {
+			t.Errorf("%q has the document of %q", m, other)
+		}
+		seen[p.Digest] = m
+		var checker toolschema.Checker
+		if err := checker.Valid(&p.Tool); err != nil {
+			t.Errorf("%q: %v", m, err)
+		}
+		if err := checker.Output(p.Digest, &p.Tool, []byte(`{"n":1}`)); err != nil {
+			t.Errorf("%q: %v", m, err)
+		}
+		if strings.Contains(m, "required") && checker.Output(p.Digest, &p.Tool, []byte(`{}`)) == nil {
+			t.Errorf("%q: an output that violates the schema is valid", m)
+		}
+		if strings.Contains(string(p.Tool.OutputSchema), "A=1") {
+			t.Errorf("%s", p.Tool.OutputSchema)
+		}
 	}
 }

@@ -19,17 +19,27 @@ import (
 type loader struct {
 	dir      string
 	lock     Lock
+	scripts  string // see Discover
 	byName   map[string][]Pack
 	sealed   map[sealedKey]*program.Program
 	kept     map[*program.Program]bool
 	problems []error
 }
 
-// sealedKey identifies a program: its file, and whether it runs in an image.
+// sealedKey identifies a program: its file, and where it runs.
 type sealedKey struct {
 	file  string
-	image bool
+	place place
 }
+
+// place is where a program runs: alone, in an image, or with the programs of the host.
+type place int
+
+const (
+	alone place = iota
+	inImage
+	onHost
+)
 
 // namedRE matches the name of a pack whose manifest names its program: two or more parts of
 // lower-case letters, digits, underscores and hyphens. Neither the name nor its first part may be
@@ -126,11 +136,11 @@ func (l *loader) make(m *manifest, file, name string) (Pack, error) {
 	if err != nil {
 		return Pack{}, err
 	}
-	image, err := l.lock.Resolve(m.Image)
+	sealed, err := l.place(path, m)
 	if err != nil {
 		return Pack{}, err
 	}
-	sealed, err := l.seal(path, image != "")
+	image, err := l.lock.Resolve(m.Image)
 	if err != nil {
 		return Pack{}, err
 	}
@@ -138,16 +148,33 @@ func (l *loader) make(m *manifest, file, name string) (Pack, error) {
 	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool, Digest: contract.Digest(&tool), Artifacts: m.Artifacts, Inputs: m.Inputs, Progress: m.Progress, Shares: m.Concurrency, Examples: m.Examples}, err
 }
 
-// seal returns the program of a file, which it reads once.
-func (l *loader) seal(path string, inImage bool) (*program.Program, error) {
-	key := sealedKey{path, inImage}
+// place seals the program of a pack. If the manifest names no image and the program requires an
+// interpreter or a loader that its sandbox does not have, place changes the manifest to run it in
+// the image for scripts, if one is configured.
+func (l *loader) place(path string, m *manifest) (*program.Program, error) {
+	switch {
+	case m.Image != "":
+		return l.seal(path, inImage)
+	case l.scripts == ScriptsOnHost && m.Tier == tierProcess:
+		return l.seal(path, onHost)
+	}
+	p, err := l.seal(path, alone)
+	if err != nil || p.Problem() == nil || l.scripts == "" || l.scripts == ScriptsOnHost || m.Tier != tierProcess && m.Tier != tierContainer {
+		return p, err
+	}
+	if m.Image = l.scripts; m.Tier == tierProcess {
+		m.Tier = tierContainer
+	}
+	return l.seal(path, inImage)
+}
+
+// seal returns the program of a file, which it reads once for each place.
+func (l *loader) seal(path string, at place) (*program.Program, error) {
+	key := sealedKey{path, at}
 	if p := l.sealed[key]; p != nil {
 		return p, nil
 	}
-	open := program.Open
-	if inImage {
-		open = program.OpenInImage
-	}
+	open := map[place]func(string) (*program.Program, error){alone: program.Open, inImage: program.OpenInImage, onHost: program.OpenOnHost}[at]
 	p, err := open(path)
 	if err == nil {
 		l.sealed[key] = p

@@ -1,9 +1,52 @@
 package pack
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
+
+// TestScriptsElsewhere checks where packs run that need an interpreter or libraries and whose manifests
+// name no image, for each value of the setting, and that the others run as without it.
+func TestScriptsElsewhere(t *testing.T) {
+	const one, two = "sha256:1111111111111111111111111111111111111111111111111111111111111111", "sha256:2222222222222222222222222222222222222222222222222222222222222222"
+	self, err := os.ReadFile("/proc/self/exe") // statically linked
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, dir, "script.sh", "#!/bin/sh\n", 0o755)
+	write(t, dir, "named.py", "#!/usr/bin/env python3\n", 0o755)
+	write(t, dir, "named.pack.yaml", "image: python\n", 0o644)
+	write(t, dir, "static", string(self), 0o755)
+	write(t, dir, "module.wasm", "\x00asm", 0o644)
+	for scripts, want := range map[string]string{
+		"":            "module wasi, named container " + two + ", script process missing, static process",
+		ScriptsOnHost: "module wasi, named container " + two + ", script process host, static process",
+		"shell":       "module wasi, named container " + two + ", script container " + one + ", static process",
+		"absent":      "module wasi, named container " + two + ", static process",
+	} {
+		packs, problems := Discover(dir, Lock{"shell": one, "python": two}, scripts)
+		var got []string
+		for _, p := range packs {
+			line := []string{strings.TrimPrefix(p.Tool.Tool, "cmd."), p.Tool.Sandbox.Tier}
+			if p.Tool.Image != "" {
+				line = append(line, p.Tool.Image)
+			}
+			if p.Program.Host {
+				line = append(line, "host")
+			}
+			if p.Program.Problem() != nil && p.Tool.Sandbox.Tier != tierWASI {
+				line = append(line, "missing")
+			}
+			got = append(got, strings.Join(line, " "))
+			_ = p.Program.Close() // of a test
+		}
+		if strings.Join(got, ", ") != want || (len(problems) == 1) != (scripts == "absent") {
+			t.Errorf("%q: %q %v, want %q", scripts, got, problems, want)
+		}
+	}
+}
 
 // TestImages checks which images a manifest may name, and the image and tier in the resulting
 // tool document; that a lock file with a malformed line is an error; and that a later folder's
@@ -33,7 +76,7 @@ func TestImages(t *testing.T) {
 		dir := t.TempDir()
 		write(t, dir, "page.py", "#!/usr/bin/env python3\n", 0o755)
 		write(t, dir, "page.pack.yaml", c.manifest+"\n", 0o644)
-		packs, problems := Discover(dir, lock)
+		packs, problems := Discover(dir, lock, "")
 		if c.problem != "" {
 			if len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), c.problem) {
 				t.Errorf("%s: %v %v", c.manifest, packs, problems)

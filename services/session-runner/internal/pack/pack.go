@@ -3,7 +3,7 @@
 // standard input and writes one to standard output. It runs in the image that its
 // manifest names. Without an image, its sandbox contains no other program or library
 // except the interpreter of a script, so executables and interpreters must be statically
-// linked.
+// linked, unless Discover places them elsewhere.
 package pack
 
 import (
@@ -126,19 +126,24 @@ var (
 	kinds     = []string{"string", "number", "integer", "boolean", "object", "array"}
 )
 
+// ScriptsOnHost is the value of the parameter scripts of Discover for the programs of the host.
+const ScriptsOnHost = "host"
+
 // Discover reads every pack in dir, resolves the names of images with lock, and returns
-// the packs sorted by name. It omits an invalid pack and returns its error in problems,
+// the packs sorted by name. scripts is where programs run that need an interpreter or libraries and
+// whose manifests name no image: ScriptsOnHost for tier process with the programs of the host, the
+// name of an image, or "" for a sandbox that has only a statically linked interpreter. It omits an invalid pack and returns its error in problems,
 // because the pack must not run with weaker limits than its author intended. If several
 // packs have the same name, it omits all of them and adds an error to problems. A manifest
 // with the member program is a pack, and so is each regular file that is executable or named
 // *.wasm, unless it is a manifest or a manifest names it as its program. If dir cannot be
 // read, problems contains only that error.
-func Discover(dir string, lock Lock) (packs []Pack, problems []error) {
+func Discover(dir string, lock Lock, scripts string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, []error{fmt.Errorf("packs directory: %w", err)}
 	}
-	l := loader{dir: dir, lock: lock, byName: map[string][]Pack{}, sealed: map[sealedKey]*program.Program{}}
+	l := loader{dir: dir, lock: lock, scripts: scripts, byName: map[string][]Pack{}, sealed: map[sealedKey]*program.Program{}}
 	shared := l.named(entries)
 	for _, en := range entries {
 		info, err := en.Info()
@@ -209,10 +214,39 @@ func (m *manifest) tool(name, image, digest string) (t contract.Tool, err error)
 	if t.InputSchema, err = jsonSchema(m.InputSchema); err != nil {
 		return t, fmt.Errorf("input_schema: %w", err)
 	}
-	if t.OutputSchema, err = jsonSchema(m.OutputSchema); err != nil {
+	if t.OutputSchema, err = jsonSchema(m.annotated()); err != nil {
 		return t, fmt.Errorf("output_schema: %w", err)
 	}
 	return t, nil
+}
+
+// annotation is the keyword of a tool's output_schema with the members of the manifest that change
+// what a call does and that the tool document has no member for, so that a change of them is drift
+// until it is approved. Checkers of JSON Schema ignore a keyword that they do not know.
+const annotation = "x-binnacle-pack"
+
+// annotated returns the output schema of the manifest with annotation, unless there is nothing to
+// state. It changes the schema. Of env, which may be long, it states the digest.
+func (m *manifest) annotated() map[string]any {
+	extra := map[string]any{}
+	if len(m.Artifacts) > 0 {
+		extra["artifacts"] = m.Artifacts
+	}
+	if len(m.Inputs) > 0 {
+		extra["artifact_inputs"] = m.Inputs
+	}
+	if len(m.Env) > 0 {
+		extra["env"] = program.Digest([]byte(strings.Join(m.Env, "\x00")))
+	}
+	if len(extra) == 0 {
+		return m.OutputSchema
+	}
+	s := m.OutputSchema
+	if s == nil {
+		s = map[string]any{"additionalProperties": true}
+	}
+	s[annotation] = extra
+	return s
 }
 
 // readManifest reads and checks the manifest of an executable. The manifest's file name is

@@ -25,7 +25,7 @@ func TestDiscover(t *testing.T) {
 	write(t, dir, "upper-case.helmdeck-pack.yaml", "version: v3\ntimeout_s: 5\ninput_schema:\n  required: [text]\n  properties: {text: string}\n", 0o755) // a manifest is not a pack even if the file is executable
 	write(t, dir, "plain", "x", 0o755)
 	write(t, dir, "notexec", "x", 0o644)
-	packs, problems := Discover(dir, nil)
+	packs, problems := Discover(dir, nil, "")
 	if len(packs) != 2 || len(problems) != 0 {
 		t.Fatal(packs, problems)
 	}
@@ -45,7 +45,7 @@ func TestStated(t *testing.T) {
 		dir := t.TempDir()
 		write(t, dir, "my_tool.sh", "x", 0o755)
 		write(t, dir, "my_tool.pack.yaml", "name: '"+stated+"'\n", 0o644)
-		packs, problems := Discover(dir, nil)
+		packs, problems := Discover(dir, nil, "")
 		if len(packs) != 1 || len(problems) != 0 || packs[0].Tool.Tool != "cmd.my-tool" || packs[0].Stated != want {
 			t.Errorf("%q: %+v %v", stated, packs, problems)
 		}
@@ -58,7 +58,7 @@ func TestEgress(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "p", "x", 0o755)
 	write(t, dir, "p.pack.yaml", "egress:\n- {host: a.example, methods: [GET], paths: [/v1/**], credential: {secret: k, header: Authorization, format: 'Bearer {}'}}\n- {host: b.example, port: 5432, mode: tcp}\n", 0o644)
-	packs, problems := Discover(dir, nil)
+	packs, problems := Discover(dir, nil, "")
 	if len(problems) != 0 || len(packs) != 1 {
 		t.Fatal(packs, problems)
 	}
@@ -68,7 +68,7 @@ func TestEgress(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	write(t, dir, "p.pack.yaml", "egress: [{host: A.example}]\n", 0o644)
-	if _, problems := Discover(dir, nil); len(problems) != 1 || !strings.Contains(problems[0].Error(), "egress[0].host") || !strings.Contains(problems[0].Error(), `"a.example"`) {
+	if _, problems := Discover(dir, nil, ""); len(problems) != 1 || !strings.Contains(problems[0].Error(), "egress[0].host") || !strings.Contains(problems[0].Error(), `"a.example"`) {
 		t.Error(problems)
 	}
 }
@@ -110,20 +110,20 @@ func TestProblems(t *testing.T) {
 		dir := t.TempDir()
 		write(t, dir, "p", "x", 0o755)
 		write(t, dir, "p.pack.yaml", manifest, 0o644)
-		if packs, problems := Discover(dir, nil); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), want) {
+		if packs, problems := Discover(dir, nil, ""); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), want) {
 			t.Errorf("%s: %v %v, want %s", manifest, packs, problems, want)
 		}
 	}
 	dir := t.TempDir()
 	write(t, dir, "upper", "x", 0o755)
 	write(t, dir, "upper.sh", "x", 0o755)
-	if packs, problems := Discover(dir, nil); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "is used by") {
+	if packs, problems := Discover(dir, nil, ""); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "is used by") {
 		t.Errorf("collision: %v %v", packs, problems)
 	}
 	write(t, dir, "one", "x", 0o755)
 	write(t, dir, "one.pack.yaml", "version: v1\n", 0o644)
 	write(t, dir, "one.helmdeck-pack.yaml", "version: v1\n", 0o644)
-	if _, problems := Discover(dir, nil); len(problems) != 2 {
+	if _, problems := Discover(dir, nil, ""); len(problems) != 2 {
 		t.Errorf("two manifests: %v", problems)
 	}
 }
@@ -136,7 +136,7 @@ func TestNamed(t *testing.T) {
 	write(t, dir, "tool", "x", 0o755)
 	write(t, dir, "web.a.pack.yaml", "name: web.a\nprogram: tool\nenv: [A=1]\nexamples: [{about: x, input: {a: 1}}]\n", 0o644)
 	write(t, dir, "b.pack.yaml", "name: web.b\nprogram: tool\n", 0o644)
-	packs, problems := Discover(dir, nil)
+	packs, problems := Discover(dir, nil, "")
 	if len(packs) != 2 || len(problems) != 0 || packs[0].Tool.Tool != "web.a" || packs[1].Tool.Kind != "tool.web.b" || packs[0].Program != packs[1].Program || packs[0].Env[0] != "A=1" {
 		t.Fatalf("%+v %v", packs, problems)
 	}
@@ -167,7 +167,7 @@ func TestNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, dir, "web.a.pack.yaml", manifest, 0o644)
-		packs, problems := Discover(dir, nil)
+		packs, problems := Discover(dir, nil, "")
 		for _, p := range packs {
 			if p.Tool.Tool != "cmd.tool" {
 				t.Errorf("%s: %+v", manifest, p)
@@ -180,7 +180,7 @@ func TestNamed(t *testing.T) {
 	dir = t.TempDir()
 	write(t, dir, "tool", "x", 0o755)
 	write(t, dir, "a.pack.yaml", "name: web."+strings.Repeat("a", 60)+"\nprogram: tool\n", 0o644)
-	if packs, problems := Discover(dir, nil); len(packs) != 1 || len(problems) != 0 {
+	if packs, problems := Discover(dir, nil, ""); len(packs) != 1 || len(problems) != 0 {
 		t.Errorf("a name of 64 characters: %v %v", packs, problems)
 	}
 }
@@ -218,7 +218,7 @@ func TestDocument(t *testing.T) {
 	write(t, dir, "a", "x", 0o755)
 	write(t, dir, "a.pack.yaml", "class: E2\nlabels: [pii]\nrerunnable: true\negress_hosts: [a.example]\nsecrets: [{name: k, hosts: [a.example]}]\nreserve: {cents: 1, compute_ms: 2, egress_bytes: 3, tokens: 4}\ndisk_mib: 5\n", 0o644)
 	write(t, dir, "b.wasm", "x", 0o644) // needs no permission to execute
-	packs, problems := Discover(dir, nil)
+	packs, problems := Discover(dir, nil, "")
 	if len(packs) != 2 || len(problems) != 0 {
 		t.Fatal(packs, problems)
 	}
@@ -231,14 +231,14 @@ func TestDocument(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	write(t, dir, "b.pack.yaml", "egress: [{host: a.example}]\n", 0o644)
-	if _, problems := Discover(dir, nil); len(problems) != 1 || !strings.Contains(problems[0].Error(), "tier wasi has no network") {
+	if _, problems := Discover(dir, nil, ""); len(problems) != 1 || !strings.Contains(problems[0].Error(), "tier wasi has no network") {
 		t.Error(problems)
 	}
 	write(t, dir, "b.pack.yaml", "tier: process\n", 0o644)
-	if _, problems := Discover(dir, nil); len(problems) != 1 || !strings.Contains(problems[0].Error(), "cannot run b.wasm") {
+	if _, problems := Discover(dir, nil, ""); len(problems) != 1 || !strings.Contains(problems[0].Error(), "cannot run b.wasm") {
 		t.Error(problems)
 	}
-	if packs, problems := Discover(filepath.Join(dir, "none"), nil); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "packs directory") {
+	if packs, problems := Discover(filepath.Join(dir, "none"), nil, ""); len(packs) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Error(), "packs directory") {
 		t.Error(packs, problems)
 	}
 }

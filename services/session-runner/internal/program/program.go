@@ -29,6 +29,10 @@ type Program struct {
 	InterpreterArg  string
 	Interpreter     *Program
 
+	// Host reports whether the program was opened by OpenOnHost and is a script or dynamically
+	// linked: it runs with the programs and libraries of the host.
+	Host bool
+
 	problem error
 	file    *os.File // opened for reading
 }
@@ -57,6 +61,19 @@ func Open(path string) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.interpret(body)
+	return p, nil
+}
+
+// OpenOnHost is Open for a program that runs with the programs and libraries of the host.
+// Problem returns nil if the interpreter of a script, or the loader of another program, exists
+// on the host.
+func OpenOnHost(path string) (*Program, error) {
+	p, body, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	p.Host = bytes.HasPrefix(body, []byte("#!")) || loader(body) != ""
 	p.interpret(body)
 	return p, nil
 }
@@ -104,8 +121,8 @@ func firstLine(body []byte) (path, arg string) {
 // loader that is not available or cannot be used, interpret sets p.problem.
 func (p *Program) interpret(body []byte) {
 	if !bytes.HasPrefix(body, []byte("#!")) {
-		if loader := loader(body); loader != "" {
-			p.problem = &MissingInterpreter{loader, "is not in the sandbox: link the program statically (CGO_ENABLED=0 for Go)"}
+		if loader := loader(body); loader != "" && !p.onHost(loader) {
+			p.problem = &MissingInterpreter{loader, "is not in the sandbox: link the program statically (CGO_ENABLED=0 for Go), name an image, or set session-runner.scripts"}
 		}
 		return
 	}
@@ -128,13 +145,20 @@ func (p *Program) interpret(body []byte) {
 		missing("is a script itself: name a program")
 		return
 	}
-	if l := loader(inner); l != "" {
-		missing("needs " + l + ", which is not in the sandbox: use a statically linked interpreter")
+	if l := loader(inner); l != "" && !p.onHost(l) {
+		missing("needs " + l + ", which is not in the sandbox: use a statically linked interpreter, name an image, or set session-runner.scripts")
 		return
 	}
 	if p.Interpreter, err = seal(inner); err != nil {
 		missing("cannot be sealed: " + err.Error())
 	}
+}
+
+// onHost reports whether the program runs with the programs of the host, and the file at path is
+// one of them.
+func (p *Program) onHost(path string) bool {
+	_, err := os.Stat(path)
+	return p.Host && err == nil
 }
 
 // loader returns the path of the dynamic loader that an ELF program names, or "" if body

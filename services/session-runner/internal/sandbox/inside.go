@@ -90,10 +90,19 @@ func arguments(s setup) (argv, env []*byte, err error) {
 	if argv, err = syscall.SlicePtrFromStrings(s.Argv); err != nil {
 		return nil, nil, fmt.Errorf("arguments: %w", err)
 	}
-	if env, err = syscall.SlicePtrFromStrings(append([]string{"PATH=/pack", "HOME=/work", "TMPDIR=/tmp"}, s.Env...)); err != nil {
+	if env, err = syscall.SlicePtrFromStrings(append([]string{"PATH=" + searchPath(s.Host), "HOME=/work", "TMPDIR=/tmp"}, s.Env...)); err != nil {
 		return nil, nil, fmt.Errorf("environment: %w", err)
 	}
 	return argv, env, nil
+}
+
+// searchPath returns the variable PATH of a sandbox that has the programs of the host or only the
+// pack.
+func searchPath(host bool) string {
+	if host {
+		return "/usr/local/bin:/usr/bin:/bin:/pack"
+	}
+	return "/pack"
 }
 
 // closeOnExec sets the close-on-exec flag of every descriptor above standard error.
@@ -124,6 +133,9 @@ func buildRoot(s setup) error {
 	})
 	for _, d := range append([]string{"dev", "pack", "old"}, writable...) {
 		r.step("folder", func() error { return os.Mkdir(r.path(d), 0o755) })
+	}
+	if s.Host {
+		r.host()
 	}
 	if s.Script > 0 { // the interpreter opens the script by its path
 		r.step("script", func() error { return copyScript(r.path("pack/main"), s.Script) })
@@ -177,6 +189,39 @@ func (r *root) step(what string, do func() error) {
 	}
 	if err := do(); err != nil {
 		r.err = fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// hostFolders lists the folders of the host with its programs and libraries. Those that are
+// symbolic links, such as /bin on most distributions, are links in the sandbox too.
+var hostFolders = []string{"usr", "bin", "lib", "lib32", "lib64", "etc/alternatives"}
+
+// host mounts the folders in hostFolders that exist, read-only and without setuid.
+func (r *root) host() {
+	for _, d := range hostFolders {
+		info, err := os.Lstat("/" + d)
+		if err != nil {
+			continue
+		}
+		r.step("folder /"+d, func() error {
+			if err := os.MkdirAll(filepath.Dir(r.path(d)), 0o755); err != nil {
+				return err
+			}
+			if info.Mode().Type() == os.ModeSymlink {
+				to, err := os.Readlink("/" + d)
+				if err != nil {
+					return err
+				}
+				return os.Symlink(to, r.path(d))
+			}
+			if err := os.Mkdir(r.path(d), 0o755); err != nil {
+				return err
+			}
+			if err := unix.Mount("/"+d, r.path(d), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+				return err
+			}
+			return unix.MountSetattr(unix.AT_FDCWD, r.path(d), unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV})
+		})
 	}
 }
 

@@ -47,6 +47,7 @@ type setup struct {
 	Root       string
 	Argv       []string
 	Script     int64 // size of the script at scriptFD; 0 if the program is not a script
+	Host       bool  // the sandbox has the programs of the host
 	Env        []string
 	Limits     contract.Sandbox
 	DiskMiB    int64  // size of each writable folder in MiB
@@ -75,7 +76,7 @@ func (p Process) Run(ctx context.Context, s Spec) (Outcome, error) {
 	if err := s.Egress.Check(); err != nil {
 		return Outcome{}, err
 	}
-	doc := setup{Argv: s.Program.Argv(), Env: s.Egress.Environment(s.Env), Limits: s.Limits}
+	doc := setup{Argv: s.Program.Argv(), Host: s.Program.Host, Env: s.Egress.Environment(s.Env), Limits: s.Limits}
 	if s.Egress != nil {
 		doc.CA = s.Egress.CA
 	}
@@ -295,6 +296,9 @@ func enforced(s Spec, doc *setup, cg *cgroup, uid string) []string {
 	}
 	if p := s.Program; p != nil && p.Interpreter != nil {
 		out = append(out, "interpreter:"+p.Interpreter.Digest)
+	}
+	if p := s.Program; p != nil && p.Host {
+		out = append(out, "programs:host")
 	}
 	return out
 }

@@ -141,8 +141,9 @@ type placed struct {
 // Apply applies an event with its ledger sequence. An event has no effect if its data are
 // invalid, if it is about an artifact or upload that the view does not have, if it stores
 // an upload for the second time, if the session-runner recorded that it stored content of
-// another service, or if it is an artifact_used that another service recorded or whose
-// actor owns no upload of the artifact.
+// another service, if it is an artifact_used that another service recorded or whose actor owns
+// no upload of the artifact, or if it deletes an upload, for another reason than Quota, that was
+// cited before: the order of the ledger decides between a call and a deletion at the same time.
 func (v *View) Apply(seq uint64, e *contract.Event) {
 	if v.all == nil {
 		v.all, v.uploads = map[key]*Artifact{}, map[key]placed{}
@@ -171,7 +172,7 @@ func (v *View) Apply(seq uint64, e *contract.Event) {
 	case contract.EventArtifactDeleted:
 		var d events.ArtifactDeleted
 		if a := v.named(e, &d, &d.Artifact); a != nil {
-			if u := a.find(d.Upload); u != nil && u.Deleted == "" {
+			if u := a.find(d.Upload); u != nil && u.Deleted == "" && (!a.Cited || d.Reason == Quota) {
 				u.Deleted = d.Reason
 				v.deleted(Entry{a, u})
 			}
@@ -401,6 +402,15 @@ func (a *Artifact) Refold(history []*contract.Event) *Artifact {
 		v.Apply(0, e)
 	}
 	return c
+}
+
+// Cites reports whether the artifact is cited and the given upload of it was not deleted before.
+func (a *Artifact) Cites(upload string) bool {
+	if a == nil || !a.Cited {
+		return false
+	}
+	u := a.find(upload)
+	return u != nil && u.Deleted == ""
 }
 
 // Has reports whether the artifact has the given upload and its content was not

@@ -131,6 +131,10 @@ func TestDue(t *testing.T) {
 	if got := strings.Join(due(later), " "); got != "u-1 u-2 u-5" {
 		t.Error(got)
 	}
+	r.add(services.Work, "", contract.EventArtifactDeleted, &events.ArtifactDeleted{Artifact: id("4"), Reason: Expired, Upload: "u-4"}) // decided before the artifact was cited
+	if got := strings.Join(due(later), " "); got != "u-1 u-2 u-5" || !r.Get("t", id("4")).Cites("u-4") || r.Get("t", id("1")).Cites("u-1") || r.Get("t", id("5")).Cites("u-5") {
+		t.Errorf("after the deletion of a cited one: %s", got)
+	}
 	if r.Get("t", id("3")).Of("ann", later) == nil {
 		t.Error("a cited artifact cannot be read after its retention")
 	}
