@@ -39,12 +39,29 @@ type Config struct {
 // objects of the bucket and to list the bucket, without which an endpoint does not report that
 // an object is missing, and for Remove also the right to delete objects.
 type Store struct {
-	client *minio.Client
-	bucket string
+	client  *minio.Client
+	bucket  string
+	timeout time.Duration // of one request for a part; requestTimeout except in tests
 }
 
-// requestTimeout is the maximum duration of one request for a part.
-const requestTimeout = 30 * time.Second
+const (
+	requestTimeout = 30 * time.Second // maximum duration of one request for a part
+	attempts       = 4                // number of requests for a part
+)
+
+// repeat calls f until it returns within the time of a request, at most attempts times, so that a
+// large artifact survives a pause of the endpoint. Writing a part is idempotent.
+func (s *Store) repeat(ctx context.Context, f func(context.Context) error) error {
+	for n := 1; ; n++ {
+		limited, cancel := context.WithTimeout(ctx, s.timeout)
+		err := f(limited)
+		late := limited.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err == nil || !late || n == attempts {
+			return err
+		}
+	}
+}
 
 // New returns a store. It does not connect. The error for a missing or malformed member of c
 // names the setting.
@@ -75,7 +92,7 @@ func New(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("artifacts/s3: %w", err)
 	}
-	return &Store{client, c.Bucket}, nil
+	return &Store{client, c.Bucket, requestTimeout}, nil
 }
 
 // authorities returns a TLS configuration that trusts the certificates in a PEM file.
@@ -137,11 +154,14 @@ func (s *Store) failed(what string, err error) error {
 
 // Put implements artifact.Store.
 func (s *Store) Put(ctx context.Context, key string, part []byte) error {
-	limited, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
+	return s.repeat(ctx, func(ctx context.Context) error { return s.put(ctx, key, part) })
+}
+
+// put is one attempt of Put.
+func (s *Store) put(ctx context.Context, key string, part []byte) error {
 	o := minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true, SendContentMd5: true}
 	o.SetMatchETagExcept("*")
-	_, err := s.client.PutObject(limited, s.bucket, object(key), bytes.NewReader(part), int64(len(part)), o)
+	_, err := s.client.PutObject(ctx, s.bucket, object(key), bytes.NewReader(part), int64(len(part)), o)
 	switch {
 	case err == nil:
 		return nil
@@ -150,7 +170,7 @@ func (s *Store) Put(ctx context.Context, key string, part []byte) error {
 	case status(err) != http.StatusPreconditionFailed:
 		return s.failed("write to", err)
 	}
-	stored, err := s.Get(ctx, key)
+	stored, err := s.get(ctx, key)
 	if err == nil && !bytes.Equal(stored, part) {
 		return artifact.ErrExists
 	}
@@ -158,9 +178,16 @@ func (s *Store) Put(ctx context.Context, key string, part []byte) error {
 }
 
 // Get implements artifact.Store.
-func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
+func (s *Store) Get(ctx context.Context, key string) (part []byte, err error) {
+	err = s.repeat(ctx, func(ctx context.Context) error {
+		part, err = s.get(ctx, key)
+		return err
+	})
+	return part, err
+}
+
+// get is one attempt of Get.
+func (s *Store) get(ctx context.Context, key string) ([]byte, error) {
 	r, _, _, err := minio.Core{Client: s.client}.GetObject(ctx, s.bucket, object(key), minio.GetObjectOptions{})
 	if status(err) == http.StatusNotFound && minio.ToErrorResponse(err).Code != minio.NoSuchBucket {
 		return nil, artifact.ErrNotFound
@@ -178,7 +205,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 
 // Begun implements artifact.Collected.
 func (s *Store) Begun(ctx context.Context, p artifact.Parts) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	o, err := s.client.StatObject(ctx, s.bucket, prefix(p)+"0", minio.StatObjectOptions{})
 	if status(err) == http.StatusNotFound {
@@ -211,7 +238,7 @@ func (s *Store) Remove(ctx context.Context, tenant, service, upload string) erro
 
 // remove removes an object if it exists.
 func (s *Store) remove(ctx context.Context, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := s.client.RemoveObject(ctx, s.bucket, key, minio.RemoveObjectOptions{}); err != nil {
 		return s.failed("removal from", err)

@@ -1,8 +1,10 @@
 package s3
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -50,6 +52,53 @@ func TestStore(t *testing.T) {
 				t.Errorf("%s in bucket %s: %v", what, c.Bucket, err)
 			}
 		}
+	}
+}
+
+// TestSlowEndpoint checks that a part is stored and read although the endpoint does not respond to the
+// first requests in time, that the number of requests is bounded, and that the end of the caller's
+// context ends them.
+func TestSlowEndpoint(t *testing.T) {
+	e := s3test.Start(t)
+	to, err := url.Parse(e.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pauses, requests atomic.Int64
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Host = r.In.Host // the signature is over the host
+	}}
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		if pauses.Add(-1) >= 0 {
+			_, _ = io.Copy(io.Discard, r.Body) // so that the server notices the end of the connection
+			<-r.Context().Done()
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	defer slow.Close()
+	through := open(t, &s3test.Endpoint{URL: slow.URL}, s3test.Writer)
+	through.timeout = time.Second
+	pauses.Store(2)
+	if err := through.Put(t.Context(), "t.gateway.u-slow.0", []byte("part")); err != nil {
+		t.Error(err)
+	}
+	pauses.Store(2)
+	if part, err := through.Get(t.Context(), "t.gateway.u-slow.0"); err != nil || string(part) != "part" {
+		t.Errorf("%q, %v", part, err)
+	}
+	pauses.Store(1000)
+	requests.Store(0)
+	if err := through.Put(t.Context(), "t.gateway.u-slow.1", []byte("part")); !errors.Is(err, context.DeadlineExceeded) || requests.Load() != attempts {
+		t.Errorf("%d requests, %v", requests.Load(), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	requests.Store(0)
+	if err := through.Put(ctx, "t.gateway.u-slow.1", []byte("part")); err == nil || requests.Load() > 1 {
+		t.Errorf("%d requests, %v", requests.Load(), err)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"errors"
 	"io"
 	"mime"
-	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -56,6 +56,9 @@ const (
 	idle       = 30 * time.Second // maximum time for which no data of an upload arrives
 	longest    = 12 * time.Hour   // maximum duration of an upload; its call must run before the collector removes the upload
 )
+
+// errIdle is the error of an upload of which no data arrived for idle.
+var errIdle = &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody, Message: "no data of the upload arrived for " + idle.String()}
 
 // errLong is the error of an upload that takes longer than longest.
 var errLong = &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody, Message: "the upload took longer than " + longest.String()}
@@ -197,19 +200,21 @@ func (p *paced) Read(b []byte) (int, error) {
 	if err != nil {
 		_ = p.rc.SetReadDeadline(time.Time{})
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errIdle // a timeout of the store is none of the client's
+	}
 	return n, err
 }
 
 // uploadError returns the error of the API for an upload that could not be stored.
 func uploadError(err error) error {
-	var late net.Error
 	switch {
 	case errors.Is(err, errQuota):
 		return errQuota
 	case errors.Is(err, errLong):
 		return errLong
-	case errors.As(err, &late) && late.Timeout():
-		return &apierr.Error{Status: http.StatusRequestTimeout, Type: "invalid_request_error", Code: contract.CodeBodyTooSlow, Param: apierr.WholeBody, Message: "no data of the upload arrived for " + idle.String()}
+	case errors.Is(err, errIdle):
+		return errIdle
 	case errors.Is(err, artifact.ErrFull):
 		return errFull
 	case errors.Is(err, artifact.ErrTooLarge):

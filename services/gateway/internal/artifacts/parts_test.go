@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -128,7 +127,7 @@ func TestUploadError(t *testing.T) {
 		want string
 	}{
 		{fmt.Errorf("read: %w", errQuota), "413 " + apierr.WholeBody}, {fmt.Errorf("read: %w", errLong), "408 " + apierr.WholeBody},
-		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, "408 " + apierr.WholeBody}, {&net.OpError{Op: "read", Err: errors.New("reset")}, "503 "},
+		{fmt.Errorf("read: %w", errIdle), "408 " + apierr.WholeBody}, {fmt.Errorf("write to bucket a: %w", context.DeadlineExceeded), "503 "}, {&net.OpError{Op: "read", Err: errors.New("reset")}, "503 "},
 		{artifact.ErrTooLarge, "413 " + apierr.WholeBody}, {io.ErrUnexpectedEOF, "400 " + apierr.WholeBody}, {context.Canceled, "400 " + apierr.WholeBody}, {artifact.ErrExists, "503 "},
 	} {
 		if got := status(uploadError(x.err)); got != x.want {

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -78,6 +81,15 @@ func TestPendingBounds(t *testing.T) {
 	p.end("a", 50, false, began)
 	if last := began.Add(keptFor + time.Hour); fits(51, last) || !fits(50, last) || !fits(51, last.Add(time.Second)) {
 		t.Errorf("50 bytes without an artifact: %+v", p.ended)
+	}
+}
+
+// TestIdle checks that a body of which no data arrives in time is a slow upload.
+func TestIdle(t *testing.T) {
+	late := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	p := &paced{body: iotest.ErrReader(late), rc: http.NewResponseController(httptest.NewRecorder()), end: time.Now().Add(time.Hour)}
+	if _, err := p.Read(make([]byte, 2)); !errors.Is(uploadError(err), errIdle) {
+		t.Error(err)
 	}
 }
 
