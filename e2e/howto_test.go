@@ -60,7 +60,7 @@ var howtos = map[string]howto{
 	"pipelines.md":         {notRun: 0, setup: withMesh(harness.Options{})},
 	"login.md":             {setup: withMesh(harness.Options{}), notRun: 3},
 	"judge.md":             {notRun: 0, setup: withProvider},
-	"packs.md":             {notRun: 8, setup: withMesh(harness.Options{})},
+	"packs.md":             {notRun: 8, setup: withPacks},
 	"mcp.md":               {notRun: 3, setup: withServer},
 	"monitor.md":           {notRun: 1, setup: alone},
 	"llm.md":               {notRun: 0, setup: withProvider},
@@ -324,6 +324,17 @@ func withMesh(o harness.Options) func(*testing.T, string) ([]string, []string) {
 		}
 		return []string{"BINNACLE_ADDR=" + m.Addr, "PACKS=" + filepath.Join(harness.Root(), "bin/packs")}, []string{"127.0.0.1:8080", m.Addr}
 	}
+}
+
+// withPacks is the setup for pages that require a running mesh and add packs to its folder, of which
+// scripts run with the programs of this host.
+func withPacks(t *testing.T, work string) ([]string, []string) {
+	packs := t.TempDir()
+	if err := os.CopyFS(packs, os.DirFS(filepath.Join(harness.Root(), "bin/packs"))); err != nil {
+		t.Fatal(err)
+	}
+	env, replace := withMesh(harness.Options{Packs: packs, Env: []string{"BINNACLE_SCRIPTS=host"}})(t, work)
+	return append(env, "PACKS="+packs), replace
 }
 
 // withImages is the setup for pages that require a running mesh with the image shell.
