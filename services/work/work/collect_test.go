@@ -183,10 +183,10 @@ func TestCitedMeanwhile(t *testing.T) {
 	b := meshtest.Start(t, []bus.Declaration{(*Service)(nil).Declaration()})
 	conn := b.Connect(t, services.Work)
 	log := &overtaken{Log: &memlog.Log{}}
-	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Stream{Conn: conn}}
+	s := &Service{env: &run.Env{Conn: conn, Log: slog.New(slog.DiscardHandler), Emit: &emit.Emitter{Log: log, Source: services.Work + "/work-1", Now: time.Now}}, store: artifact.Sealed{Collected: artifact.Stream{Conn: conn}}}
 	s.follower = follow.New(conn, services.Work+"-1", artifactsReader, func(eventlog.Entry) error { return nil })
 	following(t, s)
-	o, err := artifact.Write(t.Context(), s.store, "t", services.Work, 0, strings.NewReader("evidence"))
+	o, err := artifact.Write(t.Context(), s.store, "t", services.Work, "", 0, strings.NewReader("evidence"))
 	if err != nil {
 		t.Fatal(err)
 	}
