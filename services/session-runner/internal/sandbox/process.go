@@ -150,7 +150,7 @@ func (p Process) run(ctx context.Context, s Spec, doc setup, files []*os.File) (
 	sent := stop()
 	out := Outcome{Exit: cmd.ProcessState.ExitCode(), Stdout: stdout.Buf, Stderr: stderr.Bytes(), Overflow: stdout.Over, TimedOut: timedOut, OOM: cg.oom(), Usage: usageOf(cg, cmd.ProcessState, sent)}
 	folders, failed := reportOf(status)
-	defer folders.Close()
+	defer func() { folders.Close() }() // also after an error, with the folders received before it
 	out.DiskFull = out.Exit != 0 && !timedOut && ctx.Err() == nil && folders.Full()
 	out.Attest = contract.Attestation{Enforced: enforced(s, &doc, cg, fact), ImageDigest: s.Program.Digest, Limits: s.Limits, Tier: p.Tier()}
 	return out, errors.Join(failed, failure(werr))
