@@ -13,11 +13,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestAttest shows which hunks a verifier attributes to the edits of an agent in two sessions:
-// none that a person changed, and none of an edit between whose hooks a person or the other
-// session changed the file too. The contents are too long for an event. Files that a command line
-// changed, created and deleted are attributed to its call, also if it failed, and those that a tool of an
-// MCP server changed to that call, unless a person changed them afterwards or they are ignored. A bundle with changed content is rejected.
+// TestAttest shows which hunks a verifier attributes to the edits of an agent in two sessions: none
+// that a person changed, and none of an edit between whose hooks a person or the other session
+// changed the file too. The contents are too long for an event. Files that a command line changed,
+// created and deleted are attributed to its call, also if it failed, and those that a tool of an
+// MCP server changed to that call, unless a person changed them afterwards or they are ignored. A
+// bundle with changed content is rejected.
 func TestAttest(t *testing.T) {
 	t.Run("one process", func(t *testing.T) { attested(t, harness.One(t, harness.Options{})) })
 	t.Run("one process per service", func(t *testing.T) { attested(t, harness.Processes(t, harness.Options{})) })

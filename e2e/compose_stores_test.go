@@ -14,8 +14,9 @@ import (
 
 // TestComposeStores shows that, on compose and with two instances of the services that scale,
 // artifacts are stored in an S3 endpoint and secrets in Vault, which only the members of the
-// networks objects and vault reach, that the content about a data subject is erased, that access lists of secrets are exact, and that a secret
-// reaches a tool after one of the vault-brokers was killed.
+// networks objects and vault reach, that the content about a data subject is erased, that access
+// lists of secrets are exact, and that a secret reaches a tool after one of the vault-brokers was
+// killed.
 func TestComposeStores(t *testing.T) {
 	v, e := vaulttest.Start(t, vaulttest.Options{}), s3test.Start(t)
 	role, id := vaultRole(t, v)

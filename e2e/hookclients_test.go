@@ -192,7 +192,8 @@ func (c *codingClient) checkCalls(t *testing.T, m *harness.Mesh) {
 }
 
 // checkEvents checks that prompts, the subagent, and the starts and ends of both sessions are
-// recorded, with the digest of the transcript where the client has one. The end of the subagent is not, if the mesh is away then.
+// recorded, with the digest of the transcript where the client has one. The end of the subagent is
+// not, if the mesh is away then.
 func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	sessions := map[string][]string{}

@@ -137,7 +137,8 @@ func (c *toolCalls) logHooks(t *testing.T, a *agent) {
 	}
 }
 
-// TestFailingHooks shows, with Claude Code and Codex, that the failures of a hook with which the client runs the tool are those that `binnacle hook doctor` lists.
+// TestFailingHooks shows, with Claude Code and Codex, that the failures of a hook with which the
+// client runs the tool are those that `binnacle hook doctor` lists.
 func TestFailingHooks(t *testing.T) {
 	m := harness.One(t, harness.Options{})
 	for _, c := range []*codingClient{claudeCode(t), codex(t)} {

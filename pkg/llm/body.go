@@ -10,11 +10,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/propose"
 )
 
-// Attach prepares the request as the body of a call, in the capture mode a.Capture: a
-// plain or encrypted body is to be stored, and any other is only carried to the
-// executor. An encrypted body is under the content key that key selects. It sets a.Body to the body's commitment and, in mode CaptureHashed, a.Digest
-// to the body's SHA-256. s is used only in mode CaptureEncrypted, the only mode in which
-// Attach can fail.
+// Attach prepares the request as the body of a call, in the capture mode a.Capture: a plain or
+// encrypted body is to be stored, and any other is only carried to the executor. An encrypted body
+// is under the content key that key selects. It sets a.Body to the body's commitment and, in mode
+// CaptureHashed, a.Digest to the body's SHA-256. s is used only in mode CaptureEncrypted, the only
+// mode in which Attach can fail.
 func (a *Args) Attach(ctx context.Context, s *blob.Store, key blob.Under, body []byte) (*propose.Body, error) {
 	const media = "application/json"
 	var b propose.Body

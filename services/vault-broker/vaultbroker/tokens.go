@@ -350,8 +350,8 @@ func failureOf(err error) *tokenError {
 
 // rotate stores the client, whose refresh token the server has replaced, as the version after v,
 // and returns the number of the version. The former refresh token may be invalid by now, so it
-// repeats failed requests until ctx ends, and the next request of this instance uses the new one. It returns backend.ErrConflict if another value was
-// stored meanwhile.
+// repeats failed requests until ctx ends, and the next request of this instance uses the new one.
+// It returns backend.ErrConflict if another value was stored meanwhile.
 func (x *tokens) rotate(ctx context.Context, tenant, name string, v *backend.Value, client *secrettype.OAuthClient) (int64, error) {
 	value, err := client.Value()
 	if err != nil {

@@ -91,14 +91,13 @@ func (u *ReportedUsage) check() error {
 	return nil
 }
 
-// Report handles POST /api/v1/intents/{id}/outcome. It records the outcome that the
-// caller reports for a call that it executed, marked as attested by the caller. When it
-// responds with 200, the report is on the ledger. A call has one outcome: a report equal
-// to the first one is accepted as a repetition, and a different one is a conflict (409).
-// A report after the deadline is recorded as a separate event in addition to the outcome
-// "unknown". A report whose args digest is not the intent's is also a conflict. An
-// output of a call that succeeded and does not match the tool's schema is an error (400). The response is 404 if
-// the intent was not handed out to the caller.
+// Report handles POST /api/v1/intents/{id}/outcome. It records the outcome that the caller reports
+// for a call that it executed, marked as attested by the caller. When it responds with 200, the
+// report is on the ledger. A call has one outcome: a report equal to the first one is accepted as a
+// repetition, and a different one is a conflict (409). A report after the deadline is recorded as a
+// separate event in addition to the outcome "unknown". A report whose args digest is not the
+// intent's is also a conflict. An output of a call that succeeded and does not match the tool's
+// schema is an error (400). The response is 404 if the intent was not handed out to the caller.
 func (s *API) Report(c echo.Context) error {
 	who, err := s.Gate.Caller(c, token.Decide)
 	if err != nil {
@@ -284,8 +283,9 @@ func reportConflict(a *contract.Allowed) *apierr.Error {
 		Message: "another outcome was reported under this intent; an intent has one"}
 }
 
-// sameReport reports whether q is equal to a recorded report of a tenant for a call, with the effect eff and the output out. It does not compare outputs if the recorded
-// one was erased. The error is 503 if the recorded output cannot be read.
+// sameReport reports whether q is equal to a recorded report of a tenant for a call, with the
+// effect eff and the output out. It does not compare outputs if the recorded one was erased. The
+// error is 503 if the recorded output cannot be read.
 func (s *API) sameReport(ctx context.Context, tenant string, call *contract.Call, eff *contract.Effect, out *contract.Content, q *OutcomeRequest) (bool, error) {
 	q = q.under(call.KeyID())
 	var usage contract.Usage

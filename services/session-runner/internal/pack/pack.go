@@ -129,15 +129,15 @@ var (
 // ScriptsOnHost is the value of the parameter scripts of Discover for the programs of the host.
 const ScriptsOnHost = "host"
 
-// Discover reads every pack in dir, resolves the names of images with lock, and returns
-// the packs sorted by name. scripts is where programs run that need an interpreter or libraries and
-// whose manifests name no image: ScriptsOnHost for tier process with the programs of the host, the
-// name of an image, or "" for a sandbox that has only a statically linked interpreter. It omits an invalid pack and returns its error in problems,
-// because the pack must not run with weaker limits than its author intended. If several
-// packs have the same name, it omits all of them and adds an error to problems. A manifest
-// with the member program is a pack, and so is each regular file that is executable or named
-// *.wasm, unless it is a manifest or a manifest names it as its program. If dir cannot be
-// read, problems contains only that error.
+// Discover reads every pack in dir, resolves the names of images with lock, and returns the packs
+// sorted by name. scripts is where programs run that need an interpreter or libraries and whose
+// manifests name no image: ScriptsOnHost for tier process with the programs of the host, the name
+// of an image, or "" for a sandbox that has only a statically linked interpreter. It omits an
+// invalid pack and returns its error in problems, because the pack must not run with weaker limits
+// than its author intended. If several packs have the same name, it omits all of them and adds an
+// error to problems. A manifest with the member program is a pack, and so is each regular file that
+// is executable or named *.wasm, unless it is a manifest or a manifest names it as its program. If
+// dir cannot be read, problems contains only that error.
 func Discover(dir string, lock Lock, scripts string) (packs []Pack, problems []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
