@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +17,12 @@ import (
 // parts is a store in memory.
 type parts map[string][]byte
 
+// writing guards every store, because Write stores several parts at a time.
+var writing sync.Mutex
+
 func (p parts) Put(_ context.Context, key string, part []byte) error {
+	writing.Lock()
+	defer writing.Unlock()
 	if old, ok := p[key]; ok && !bytes.Equal(old, part) {
 		return artifact.ErrExists
 	}
@@ -25,6 +31,8 @@ func (p parts) Put(_ context.Context, key string, part []byte) error {
 }
 
 func (p parts) Get(_ context.Context, key string) ([]byte, error) {
+	writing.Lock()
+	defer writing.Unlock()
 	if part, ok := p[key]; ok {
 		return part, nil
 	}
