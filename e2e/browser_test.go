@@ -85,6 +85,9 @@ func (b *chromium) do(method string, params map[string]any, doc any) {
 		if err = json.Unmarshal(raw[:len(raw)-1], &answer); err != nil || answer.ID != b.last {
 			continue
 		}
+		if answer.Error != nil && answer.Error.Message == left {
+			break // without a value; the caller evaluates the next page
+		}
 		if answer.Error != nil {
 			b.t.Fatal(method, answer.Error.Message)
 		}
@@ -97,6 +100,10 @@ func (b *chromium) do(method string, params map[string]any, doc any) {
 		b.t.Fatal(method, err)
 	}
 }
+
+// left is the error of an evaluation during which another page was loaded, for example because the
+// page reloads itself.
+const left = "Inspected target navigated or closed"
 
 // js evaluates an expression in the page, and returns its value as text.
 func (b *chromium) js(expression string) string {

@@ -150,13 +150,13 @@ func composePacks(t *testing.T, m *harness.Mesh, host, work string) {
 		m.WaitReady()
 	})
 	up := newUpstream(t, host+":0", host)
-	cli(t, m, "mcp", "add", "calc", up.url)
-	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/calc.add", "s-calc", `{"a":20,"b":22}`)
+	cli(t, m, "mcp", "add", "sums", up.url)
+	r, err := m.Do(t.Context(), "POST", "/api/v1/packs/sums.add", "s-calc", `{"a":20,"b":22}`)
 	if err != nil || r.Status != http.StatusOK || !strings.Contains(string(r.Body), "42") {
 		t.Errorf("a tool of an MCP server: %v %d %s", err, r.Status, r.Body)
 	}
-	cli(t, m, "mcp", "remove", "calc")
-	packBecomes(t, m, "calc.add", http.StatusForbidden, "UNKNOWN_TOOL")
+	cli(t, m, "mcp", "remove", "sums")
+	packBecomes(t, m, "sums.add", http.StatusForbidden, "UNKNOWN_TOOL")
 }
 
 // composeEgress makes calls of the pack fetch, whose rule permits requests below /v1 of a

@@ -36,7 +36,7 @@ var naming = map[string][]string{
 	"X-Binnacle-Delegation": {"delegation"},
 	"Idempotency-Key":       {"idempotency key"},
 	"call":                  {"call", "waiting", "decided"}, "call_id": {"call", "waiting", "decided"}, "ids": {"call"}, "disclose": {"call"},
-	"commitment": {"content"}, "hash": {"receipt"}, "digest": {"receipt"}, "seq": {"seq"}, "tenant": {"tenant"},
+	"commitment": {"content"}, "hash": {"receipt"}, "digest": {"receipt"}, "seq": {"seq"}, "allowed": {"seq"}, "tenant": {"tenant"},
 	"getCall.id":                      {"call", "waiting", "decided"},
 	"explainCall.id":                  {"call", "waiting", "decided"},
 	"cancelCall.id":                   {"call", "waiting", "decided"},
@@ -70,12 +70,13 @@ var naming = map[string][]string{
 // FRESH a name that occurs once.
 var plain = map[string]any{
 	"session-runner.sandbox_call.cancel": false, "session-runner.sandbox_call.wall_ms": 1000,
-	"session-runner.sandbox_call.egress_authority": nil, "session-runner.sandbox_call.egress_socket": nil, "vault-broker.value_mac.name": "k", "vault-broker.value_mac.sealed": "c2VhbGVk",
+	"session-runner.sandbox_call.egress_authority": nil, "session-runner.sandbox_call.egress_socket": nil, "session-runner.sandbox_call.key_id": nil, "vault-broker.value_mac.name": "k", "vault-broker.value_mac.sealed": "c2VhbGVk",
 	// a connection of the sender, whose tenant and service are its own
 	"egress-broker.connect.connection_id": "FRESH", "egress-broker.connect.endpoint": "none", "egress-broker.connect.reference": nil,
 	"egress-broker.connection_write.close": nil, "egress-broker.connection_write.connection_id": "FRESH", "egress-broker.connection_write.data": nil, "egress-broker.connection_write.n": 1,
 	// the connection to a command, as above; TestMCPCommands has those of others
 	"session-runner.server_start.connection_id": "FRESH", "session-runner.server_start.server": "none", "session-runner.server_start.settings": "",
+	"session-runner.server_start.egress_authority": nil, "session-runner.server_start.egress_socket": nil,
 	"session-runner.server_write.close": nil, "session-runner.server_write.connection_id": "FRESH", "session-runner.server_write.data": nil, "session-runner.server_write.n": 1,
 	// the name of a data subject, which each tenant has its own keys for
 	"X-Binnacle-Subject": nil, "mesh.content_keys.pseudonym": nil, "mesh.content_keys.subject": nil,

@@ -41,8 +41,10 @@ func (q *queries) serve(transport rpc.Registrar, view, started *follow.Follower)
 			}
 		}
 	})
-	rpc.Serve(server, events.ApprovalsQuery, q.approvals)
-	rpc.Serve(server, events.ApprovalQuery, q.approval)
+	// A person or a program that was notified of an escalation may query it at once.
+	current := &rpc.Server{Transport: transport, View: view, Fresh: q.reach}
+	rpc.Serve(current, events.ApprovalsQuery, q.approvals)
+	rpc.Serve(current, events.ApprovalQuery, q.approval)
 	rpc.Serve(server, events.ExplainQuery, q.explain)
 	rpc.Serve(server, events.KeysQuery, q.keys)
 	rpc.Serve(server, events.IdentitiesQuery, q.identities)
