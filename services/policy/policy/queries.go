@@ -41,10 +41,8 @@ func (q *queries) serve(transport rpc.Registrar, view, started *follow.Follower)
 			}
 		}
 	})
-	// A person or a program that was notified of an escalation may query it at once.
-	current := &rpc.Server{Transport: transport, View: view, Fresh: q.reach}
-	rpc.Serve(current, events.ApprovalsQuery, q.approvals)
-	rpc.Serve(current, events.ApprovalQuery, q.approval)
+	rpc.Serve(server, events.ApprovalsQuery, q.approvals)
+	rpc.Serve(server, events.ApprovalQuery, q.approval)
 	rpc.Serve(server, events.ExplainQuery, q.explain)
 	rpc.Serve(server, events.KeysQuery, q.keys)
 	rpc.Serve(server, events.IdentitiesQuery, q.identities)
@@ -124,13 +122,20 @@ func (q *queries) approvals(ctx context.Context, _ *events.ApprovalsRequest) ([]
 }
 
 // approval returns one call that waits for approval, with its args if they can be read.
-// It fails with not_found if the call does not wait.
+// It fails with not_found if the call does not wait. The state may not have applied the escalation
+// yet, since a person or a program that was notified of it may query it at once.
 func (q *queries) approval(ctx context.Context, r *events.ApprovalRequest) (out events.PendingCall, err error) {
 	st, err := q.inTenant(ctx)
 	if err != nil {
 		return out, err
 	}
 	x, args, ok := st.Escalation(r.CallID)
+	if !ok {
+		if err := q.reach(ctx); err != nil {
+			return out, err
+		}
+		x, args, ok = st.Escalation(r.CallID)
+	}
 	if !ok {
 		return out, rpc.Errorf(contract.CodeNotFound, "no call %s waits for approval", r.CallID)
 	}
