@@ -196,6 +196,45 @@ func (c *codingClient) checkCalls(t *testing.T, m *harness.Mesh) {
 // not, if the mesh is away then.
 func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 	t.Helper()
+	var sessions map[string][]string
+	eventually(t, "the ends of both sessions are recorded", 30*time.Second, func() bool {
+		sessions = c.events(t, m) // Gemini CLI does not wait for its last hook
+		ended := 0
+		for _, events := range sessions {
+			if slices.Contains(events, c.last) {
+				ended++
+			}
+		}
+		return ended == 2
+	})
+	first := 0
+	for s, events := range sessions {
+		expected := []string{} // the mesh was away when the second session began
+		if slices.Contains(events, "SessionStart") {
+			first++
+			expected = append(expected, c.prompted)
+			if c.rewritten == "" {
+				expected = append(expected, "ran_without_decision")
+			}
+			if c.subagents {
+				expected = append(expected, "SubagentStart")
+			}
+		}
+		for _, want := range expected {
+			if !slices.Contains(events, want) {
+				t.Errorf("session %s has the events %q, want %s among them", s, events, want)
+			}
+		}
+	}
+	if len(sessions) != 2 || first != 1 {
+		t.Errorf("the events of the sessions are %q, want two sessions, of which one has its start", sessions)
+	}
+}
+
+// events returns the names of the recorded events by session, and checks which of them have the
+// digest of the transcript.
+func (c *codingClient) events(t *testing.T, m *harness.Mesh) map[string][]string {
+	t.Helper()
 	sessions := map[string][]string{}
 	for line := range strings.Lines(cli(t, m, "search", "actor="+c.name+"-coder", "--limit", "1000", "-o", "jsonl")) {
 		var e struct {
@@ -226,28 +265,7 @@ func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 			}
 		}
 	}
-	first := 0
-	for s, events := range sessions {
-		expected := []string{c.last} // the mesh was away when the second session began
-		if slices.Contains(events, "SessionStart") {
-			first++
-			expected = append(expected, c.prompted)
-			if c.rewritten == "" {
-				expected = append(expected, "ran_without_decision")
-			}
-			if c.subagents {
-				expected = append(expected, "SubagentStart")
-			}
-		}
-		for _, want := range expected {
-			if !slices.Contains(events, want) {
-				t.Errorf("session %s has the events %q, want %s among them", s, events, want)
-			}
-		}
-	}
-	if len(sessions) != 2 || first != 1 {
-		t.Errorf("the events of the sessions are %q, want two sessions, of which one has its start", sessions)
-	}
+	return sessions
 }
 
 // files returns the contents of the configuration files of the clients below a home folder.
