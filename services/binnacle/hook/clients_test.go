@@ -145,13 +145,16 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestLimits checks that the limits of a client begin with the one of all clients, and that
-// the caller may change them.
+// TestLimits checks that the limits of a client begin with the one of all clients, that they state
+// whether the client cannot ask its user, and that the caller may change them.
 func TestLimits(t *testing.T) {
 	for _, name := range Clients() {
 		got := Limits(name)
 		if len(got) != 1+len(limits[name]) || len(got) < 2 || got[0] != commonLimit {
 			t.Errorf("%s: %q", name, got)
+		}
+		if all := strings.Join(got, "\n"); clients[name].Asks() == (strings.Contains(all, "cannot ask its user") || strings.Contains(all, "no hook asks its user")) {
+			t.Errorf("%s asks: %t, but the limits are %q", name, clients[name].Asks(), got)
 		}
 		got[1] = "x"
 		if Limits(name)[1] == "x" {

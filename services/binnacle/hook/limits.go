@@ -19,14 +19,17 @@ var limits = map[string][]string{
 	"opencode": {
 		"OpenCode 1.18.33: tools of MCP servers have no prefix of their own, so they are calls of kind client.other",
 		"OpenCode 1.18.33: plugins run one after the other; what a plugin after ours rewrites is recorded as executed_other_args",
+		"OpenCode 1.18.33: it cannot ask its user in response to a hook; it has no file with a transcript, so no digest of one is recorded; a session ends (SessionEnd) when it is deleted, and each turn with the event Stop",
 		"OpenCode 1.18.33: plugins do not learn of a subagent that an earlier process started, so the events of one that is resumed have a session of their own",
 	},
 	"cursor": {
 		"Cursor: the documents follow descriptions of its format by others and were not tried with the program; its hooks are installed with failClosed, so that a tool does not run if its hook failed",
+		"Cursor: no hook asks its user, and none is installed for the events of its subagents",
 		"Cursor: completions in the editor (Tab) and what its background agents do on other machines run no hook of this machine; tools whose names have no kind of their own are calls of kind client.other",
 	},
 	"vscode": {
 		"VS Code: the documents follow its documentation (a preview) and were not tried with the program; a hook that fails with another status than 2, or does not answer before its timeout, does not stop the tool",
+		"VS Code: there is no event for the end of a session; each turn ends with the event Stop",
 		"VS Code: there is no event for a tool that failed, so its call ends with the outcome unknown; tools whose names have no kind of their own, such as editFiles, are calls of kind client.other",
 		"VS Code also runs the hooks in .claude/settings.json: install either those of claude-code or these",
 	},

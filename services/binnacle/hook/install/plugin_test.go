@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/binnacle-mesh/binnacle/services/binnacle/hook/install"
 )
 
 // driver calls the hooks of the plugin as OpenCode 1.18.33 does, for a session in which one tool runs,
@@ -41,23 +43,28 @@ await event("session.idle", { sessionID: "main" })
 await event("session.deleted", { info: { id: "main" } })
 `
 
-// TestPlugin checks which documents the plugin of OpenCode passes to its hook, and that a tool does
-// not run unless the answer permits it.
-func TestPlugin(t *testing.T) {
+// failures calls the hook before a tool for command lines whose hook fails, and for one whose hook
+// does not.
+const failures = `
+import { rmSync } from "node:fs"
+const { Binnacle } = await import(process.argv[2])
+const h = await Binnacle({ directory: "/w" })
+for (const command of ["runs", "status", "killed", "blocked", "silent", "other", "missing"]) {
+  if (command === "missing") rmSync(process.argv[3])
+  await h["tool.execute.before"]({ tool: "bash", sessionID: "main", callID: command }, { args: { command } }).then(() => console.log("ran:", command), () => {})
+}
+`
+
+// runPlugin installs the plugin of OpenCode for the user of x, with a hook that runs a script of a
+// shell, runs a program in JavaScript with the paths of plugin and script, and returns its output.
+func runPlugin(t *testing.T, x *install.Target, hook, program string) string {
+	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Fatal("Node.js is missing; install the Debian package nodejs")
 	}
-	x := target(t, "opencode")
-	docs := filepath.Join(x.Home, "docs")
 	script := filepath.Join(x.Home, "hook.sh")
-	put(t, script, fmt.Sprintf(`doc=$(cat)
-printf '%%s\n' "$doc" >>%s
-case $doc in
-*'"hook_event_name":"PreToolUse"'*'"command":"deny"'*) echo '{"permit":false,"reason":"no"}' ;;
-*) echo '{"permit":true}' ;;
-esac
-`, docs))
+	put(t, script, hook)
 	x.Command = "sh " + script + " # binnacle hook run opencode"
 	change(t, x, true)
 	plugin := filepath.Join(x.Home, "plugin.mjs")
@@ -66,10 +73,45 @@ esac
 		t.Fatal(err)
 	}
 	put(t, plugin, string(text))
-	put(t, filepath.Join(x.Home, "driver.mjs"), driver)
-	out, err := exec.Command(node, filepath.Join(x.Home, "driver.mjs"), plugin).CombinedOutput()
-	if err != nil || string(out) != "refused: no\n" {
-		t.Errorf("%q %v", out, err)
+	put(t, filepath.Join(x.Home, "driver.mjs"), program)
+	out, err := exec.Command(node, filepath.Join(x.Home, "driver.mjs"), plugin, script).CombinedOutput()
+	if err != nil {
+		t.Errorf("%s %v", out, err)
+	}
+	return string(out)
+}
+
+// TestPluginFailures checks that a tool of OpenCode does not run if its hook ends with an exit status
+// other than 0, is killed, prints nothing or something else than an answer, or does not exist.
+func TestPluginFailures(t *testing.T) {
+	out := runPlugin(t, target(t, "opencode"), `case $(cat) in
+*'"command":"status"'*) echo '{"permit":true}'; exit 1 ;;
+*'"command":"blocked"'*) echo '{"permit":true}'; exit 2 ;;
+*'"command":"killed"'*) echo '{"permit":true}'; kill -9 $$ ;;
+*'"command":"silent"'*) ;;
+*'"command":"other"'*) echo yes ;;
+*) echo '{"permit":true}' ;;
+esac
+`, failures)
+	if out != "ran: runs\n" {
+		t.Errorf("%q, want only the tool whose hook did not fail", out)
+	}
+}
+
+// TestPlugin checks which documents the plugin of OpenCode passes to its hook, and that a tool does
+// not run unless the answer permits it.
+func TestPlugin(t *testing.T) {
+	x := target(t, "opencode")
+	docs := filepath.Join(x.Home, "docs")
+	out := runPlugin(t, x, fmt.Sprintf(`doc=$(cat)
+printf '%%s\n' "$doc" >>%s
+case $doc in
+*'"hook_event_name":"PreToolUse"'*'"command":"deny"'*) echo '{"permit":false,"reason":"no"}' ;;
+*) echo '{"permit":true}' ;;
+esac
+`, docs), driver)
+	if out != "refused: no\n" {
+		t.Errorf("%q", out)
 	}
 	got, err := os.ReadFile(docs)
 	if err != nil {
