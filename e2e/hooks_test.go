@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -300,7 +301,7 @@ func hookDocuments(t *testing.T, m *harness.Mesh, gateway string) {
 
 // checkObserved checks that the ledger has the observations of the two actions that
 // hookDocuments begins with --when-away=watch while the gateway is not running, each once and in
-// order, and without a call id.
+// order, and without a call id, and that the report links to them.
 func checkObserved(t *testing.T, m *harness.Mesh, actor string) {
 	t.Helper()
 	var got []string
@@ -324,5 +325,30 @@ func checkObserved(t *testing.T, m *harness.Mesh, actor string) {
 	slices.Reverse(got)
 	if want := []string{"client.shell began caller", "client.shell endedsucceeded caller", "client.shell began caller", "client.shell endedsucceeded caller"}; !slices.Equal(got, want) {
 		t.Errorf("observations %q, want %q", got, want)
+	}
+	var report struct {
+		Sections []struct {
+			Class string
+			Lines []struct{ Actor, Verdict, Receipt, Call, Link string }
+		}
+	}
+	if err := json.Unmarshal([]byte(cli(t, m, "report", "--since", "1h", "--format", "json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	lines := 0
+	for _, s := range report.Sections {
+		for _, l := range s.Lines {
+			if s.Class != "undecided" || l.Actor != actor {
+				continue
+			}
+			lines++
+			events, err := m.Do(t.Context(), "GET", strings.TrimPrefix(l.Link, m.URL()), "", "")
+			if err != nil || events.Status != http.StatusOK || strings.Count(string(events.Body), ".action_observed.") != len(got) || l.Verdict+l.Receipt+l.Call != "" {
+				t.Errorf("the report has %+v, whose link leads to %v %+v", l, err, events)
+			}
+		}
+	}
+	if lines != len(got)/2 {
+		t.Errorf("the report has %d undecided actions, want %d", lines, len(got)/2)
 	}
 }
