@@ -163,11 +163,12 @@ func startAgentMesh(t *testing.T, images string, model *harness.Scripted) (m *ha
 	return m, made.Key
 }
 
-// TestRunAgent shows that `binnacle run` runs a real coding agent, Claude Code, in a sandbox: with
-// --egress it reaches the mesh's own model API with a key that is not in the sandbox, reads and edits
-// a file, and runs a program that it wrote; its changes are a patch, and the work tree is as before. Each request of the agent is a flow of its call and a governed model call, in one
-// session that verifies. Without --egress the agent fails, and no request leaves the sandbox. The
-// sandboxes end, and their image can be removed.
+// TestRunAgent shows that `binnacle run` runs a real coding agent, Claude Code, in a sandbox: with egress,
+// the default for the image of agents, it reaches the mesh's own model API with a key that is not in
+// the sandbox, reads and edits a file, and runs a program that it wrote; its changes are a patch, and
+// the work tree is as before. Each request of the agent is a flow of its call and a governed model
+// call, in one session that verifies. With --egress=false the agent fails, and no request leaves the
+// sandbox. The sandboxes end, and their image can be removed.
 func TestRunAgent(t *testing.T) {
 	images, digest := programImage(t, "agents", map[string]string{"busybox": "/bin/busybox", "bash": "/bin/bash", "claude": filepath.Join(agentsDir(t), "@anthropic-ai/claude-code-linux-x64/claude")},
 		"sh", "cat", "chmod", "env", "mkdir", "rm", "tar")
@@ -205,7 +206,7 @@ func TestRunAgent(t *testing.T) {
 		return out, string(b), string(now), err
 	}
 
-	out, changes, text, err := run("offline.patch")
+	out, changes, text, err := run("offline.patch", "--egress=false")
 	if err == nil || !strings.Contains(out, "API Error") || changes != "" || text != "one\n" || requested.Load() {
 		t.Errorf("without egress: %s %v %s %q %v", out, err, changes, text, requested.Load())
 	}
@@ -213,7 +214,7 @@ func TestRunAgent(t *testing.T) {
 		t.Errorf("without egress: %d model calls, %+v", calls, flows)
 	}
 
-	out, changes, text, err = run("online.patch", "--egress")
+	out, changes, text, err = run("online.patch")
 	if err != nil || !strings.Contains(out, "finished") || text != "one\n" {
 		t.Errorf("with egress: %s %v %q", out, err, text)
 	}

@@ -48,13 +48,17 @@ func newRunCmd(c *env) *cobra.Command {
 		Long: `Run a command, such as a coding agent, in a held sandbox with a copy of the git work tree:
 the files that git does not ignore, and not the repository. The command's output is printed as
 it comes. When it ends, what it changed is written to a patch, and the sandbox is removed. The
-files of the work tree do not change unless --apply is given. With --egress the command may
-reach the hosts that the configuration names and policy permits. The image needs sh, mkdir, rm
-and tar. Exits with code 1 if the command fails; the patch is written also then.`,
-		Example:           "  binnacle run --egress -- claude -p 'Fix the failing test'\n  binnacle run --image shell --apply -- sh -c 'date > built.txt'",
+files of the work tree do not change unless --apply is given. With --egress, which is the default
+without --image, because an agent needs its model, the command may reach the hosts that the
+configuration names and policy permits. The image needs sh, mkdir, rm and tar. Exits with code
+1 if the command fails; the patch is written also then.`,
+		Example:           "  binnacle run -- claude -p 'Fix the failing test'\n  binnacle run --image shell --apply -- sh -c 'date > built.txt'",
 		Args:              takes(1, 256),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, argv []string) error {
+			if !cmd.Flags().Changed("egress") {
+				o.egress = !cmd.Flags().Changed("image")
+			}
 			return runInSandbox(cmd.Context(), c, &o, argv)
 		},
 	}
@@ -65,7 +69,7 @@ and tar. Exits with code 1 if the command fails; the patch is written also then.
 	f.StringVar(&o.patch, "patch", "run.patch", "`FILE` of the patch, which must not exist")
 	f.StringArrayVar(&o.env, "env", nil, "`NAME=VALUE` for the command; it is on the ledger, so no secrets")
 	f.StringVar(&o.stdin, "stdin", "", "`FILE` of UTF-8 text for the command's standard input, at most 256 KiB; - is standard input; it is on the ledger")
-	f.BoolVar(&o.egress, "egress", false, "let the command reach the permitted hosts")
+	f.BoolVar(&o.egress, "egress", false, "let the command reach the permitted hosts; --egress=false runs an agent without a network")
 	f.BoolVar(&o.apply, "apply", false, "apply the patch to the work tree")
 	f.Int64Var(&o.memory, "memory", 0, "memory limit in `MIB`; 0 is what policy permits")
 	f.Int64Var(&o.disk, "disk", 64, "room in `MIB` for what the command writes, in memory, beside three times the workspace")
@@ -250,6 +254,9 @@ func (r *agentRun) start(ctx context.Context, o *runOptions, argv []string) (str
 		} `json:"output"`
 	}
 	if _, err := r.post(ctx, "/api/v1/calls", map[string]any{"kind": "tool." + tool, "tool": tool, "args": args}, h, &doc); err != nil {
+		if o.egress {
+			err = fmt.Errorf("%w; --egress=false runs the command without a network", err)
+		}
 		return "", err
 	}
 	if doc.Output.Exec != "" {
