@@ -137,11 +137,11 @@ func (c *toolCalls) logHooks(t *testing.T, a *agent) {
 	}
 }
 
-// TestFailingHooks shows, with Claude Code and Codex, that the failures of a hook with which the
-// client runs the tool are those that `binnacle hook doctor` lists.
+// TestFailingHooks shows, with Claude Code, Codex, OpenCode and Gemini CLI, that the failures of a hook with
+// which the client runs the tool are those that `binnacle hook doctor` lists.
 func TestFailingHooks(t *testing.T) {
 	m := harness.One(t, harness.Options{})
-	for _, c := range []*codingClient{claudeCode(t), codex(t)} {
+	for _, c := range []*codingClient{claudeCode(t), codex(t), openCode(t), geminiCLI(t)} {
 		t.Run(c.name, func(t *testing.T) { failingHooks(t, m, c) })
 	}
 }
@@ -164,7 +164,7 @@ case $doc in
 *PostToolUse*|*AfterTool*) ;;
 *status.txt*) exit 1 ;;
 *killed.txt*) kill -9 $$ ;;
-*slow.txt*) sleep 20 ;;
+*slow.txt*) exec sleep 6 ;;
 *blocked.txt*) echo denied >&2; exit 2 ;;
 esac
 `), 0o755); err != nil {

@@ -34,7 +34,7 @@ var limits = map[string][]string{
 		"VS Code also runs the hooks in .claude/settings.json: install either those of claude-code or these",
 	},
 	"gemini-cli": {
-		"Gemini CLI 0.61.0: according to its documentation, a hook that fails with another status than 2 does not stop the tool; install sets a timeout that is longer than the hook waits",
+		"Gemini CLI 0.61.0: a hook that is killed, that ends with status 1, or that does not answer before its timeout does not stop the tool; install sets a timeout that is longer than the hook waits",
 		"Gemini CLI 0.61.0: the hooks of a project run only in a folder that its user has trusted (or with GEMINI_CLI_TRUST_WORKSPACE=true); with --skip-trust, tools run without them; those of the user run everywhere",
 		"Gemini CLI 0.61.0: it has no events of subagents, and the documents of their tools do not name them; it does not wait for the hook at the end of a session",
 		"Gemini CLI 0.61.0: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it, which is recorded as an event ran_without_decision; it cannot ask its user in response to a hook",
@@ -62,7 +62,7 @@ func Unasked(client string) (version string, tools []string, known bool) {
 
 // The ways in which a hook before a tool can fail.
 const (
-	failsStatus  = "status"  // it ends with another exit status than 0 and 2
+	failsStatus  = "status"  // it ends with exit status 1
 	failsKilled  = "killed"  // its process is killed
 	failsSlow    = "slow"    // it does not answer before its timeout
 	failsMissing = "missing" // its program does not exist
@@ -73,11 +73,12 @@ const (
 var open = map[string][]string{
 	"claude-code": {failsKilled, failsMissing, failsSlow, failsStatus},
 	"codex":       {failsKilled, failsMissing, failsSlow, failsStatus},
+	"gemini-cli":  {failsKilled, failsSlow, failsStatus},
+	"opencode":    {},
 }
 
-// FailsOpen returns the failures of a hook before a tool with which a client runs the tool: status (an
-// exit status other than 0 and 2), killed, slow (no answer before the timeout) and missing (no such
-// program). known is false if that was not tried with the client. The caller must not modify the slice.
+// FailsOpen returns the failures of a hook before a tool with which a client runs the tool: status
+// (exit status 1), killed, slow (no answer before the timeout) and missing (no such program). known is false if that was not tried with the client. The caller must not modify the slice.
 func FailsOpen(client string) (failures []string, known bool) {
 	failures, known = open[client]
 	return failures, known
