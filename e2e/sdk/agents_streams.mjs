@@ -1,5 +1,5 @@
 // The adapters of @binnacle/agents leave streams unchanged: what a framework streams with the
-// adapter is what it streams without it, and arrives before the end.
+// adapter is what it streams without it, in the same order.
 import assert from 'node:assert/strict'
 import { Agent, Runner, Usage, tool as openaiTool } from '@openai/agents-core'
 import { AIMessage, AIMessageChunk } from '@langchain/core/messages'
