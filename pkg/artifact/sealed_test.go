@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -17,12 +18,19 @@ import (
 // parts is a store in memory.
 type parts map[string][]byte
 
-// writing guards every store, because Write stores several parts at a time.
-var writing sync.Mutex
+// using guards every store, because Write stores several parts at a time, and a Reader reads ahead.
+var using sync.Mutex
+
+// set stores a part in place of another one.
+func (p parts) set(key string, part []byte) {
+	using.Lock()
+	defer using.Unlock()
+	p[key] = part
+}
 
 func (p parts) Put(_ context.Context, key string, part []byte) error {
-	writing.Lock()
-	defer writing.Unlock()
+	using.Lock()
+	defer using.Unlock()
 	if old, ok := p[key]; ok && !bytes.Equal(old, part) {
 		return artifact.ErrExists
 	}
@@ -31,12 +39,22 @@ func (p parts) Put(_ context.Context, key string, part []byte) error {
 }
 
 func (p parts) Get(_ context.Context, key string) ([]byte, error) {
-	writing.Lock()
-	defer writing.Unlock()
+	using.Lock()
+	defer using.Unlock()
 	if part, ok := p[key]; ok {
 		return part, nil
 	}
 	return nil, artifact.ErrNotFound
+}
+
+// stored returns a part that is in the store.
+func stored(t *testing.T, p parts, key string) []byte {
+	t.Helper()
+	part, err := p.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(key, err)
+	}
+	return part
 }
 
 func (parts) Begun(context.Context, artifact.Parts) (time.Time, error)     { return time.Time{}, nil }
@@ -76,7 +94,8 @@ func TestSealed(t *testing.T) {
 		if _, err := artifact.WriteAs(t.Context(), s, "t", "gateway", id, 0, strings.NewReader("other")); !errors.Is(err, artifact.ErrExists) {
 			t.Error("other content:", err)
 		}
-		for key, part := range store {
+		for key := range maps.Clone(store) {
+			part := stored(t, store, key)
 			if bytes.Contains(part, content[:64]) || len(part) > artifact.MaxStored {
 				t.Errorf("%s: %d bytes, or not encrypted", key, len(part))
 			}
@@ -103,11 +122,13 @@ func TestSealed(t *testing.T) {
 			}
 		}
 		first, second := "t.gateway."+id+".0", "t.gateway."+id+".1"
-		store[first], store[second] = store[second], store[first]
+		one, other := stored(t, store, first), stored(t, store, second)
+		store.set(first, other)
+		store.set(second, one)
 		if err := artifact.Verify(t.Context(), s, o); !errors.Is(err, artifact.ErrCorrupt) {
 			t.Error("exchanged parts:", err)
 		}
-		store[first] = store[first][:5]
+		store.set(first, one[:5])
 		if err := artifact.Verify(t.Context(), s, o); !errors.Is(err, artifact.ErrCorrupt) {
 			t.Error("a cut part:", err)
 		}
