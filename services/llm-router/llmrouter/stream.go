@@ -9,11 +9,11 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/binnacle-mesh/binnacle/pkg/llm"
+	"github.com/binnacle-mesh/binnacle/pkg/sse"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
 // stream forwards a provider's stream to the caller. It sends nothing before the first

@@ -90,10 +90,8 @@ func (c *call) run(ctx context.Context) execute.Result {
 	if err != nil {
 		return execute.Fail(contract.CodeUpstreamMalformed, "MCP server %s: the result is not valid JSON: %v", c.cfg.Name, err)
 	}
-	if res, ok := out.(*mcp.CallToolResult); ok {
-		if err := c.structured(res); err != nil {
-			return execute.Fail(contract.CodeInvalidOutput, "MCP server %s: the result of %s %v", c.cfg.Name, c.offer.Name, err)
-		}
+	if err := c.structured(out); err != nil {
+		return execute.Fail(contract.CodeInvalidOutput, "MCP server %s: the result of %s %v", c.cfg.Name, c.offer.Name, err)
 	}
 	return execute.Result{EffectType: "mcp.request", Output: b, Attestation: x.attestation}
 }
@@ -110,21 +108,36 @@ func headers(cfg *events.ServerAdded, secrets map[string]string) http.Header {
 
 // structured checks the structured content of a result against the output schema of the
 // tool, if the tool has one and the result is neither an error nor a request for input.
-func (c *call) structured(res *mcp.CallToolResult) error {
+func (c *call) structured(out mcp.Result) (err error) {
 	schema := c.offer.Tool["outputSchema"]
-	if schema == nil || res.IsError || res.InputRequests != nil {
+	if schema == nil {
 		return nil
 	}
-	if res.StructuredContent == nil {
-		return errors.New("has no structured content, which the tool's output schema requires")
+	var content json.RawMessage
+	switch res := out.(type) {
+	case *upstream.Result:
+		if content = res.Shape.StructuredContent; res.Shape.IsError {
+			return nil
+		}
+	case *mcp.CallToolResult:
+		if res.IsError || res.InputRequests != nil {
+			return nil
+		}
+		if res.StructuredContent != nil {
+			content, err = json.Marshal(res.StructuredContent)
+		}
+	default:
+		return nil
 	}
-	b, err := json.Marshal(res.StructuredContent)
 	if err != nil {
 		return err
 	}
+	if len(content) == 0 || string(content) == "null" {
+		return errors.New("has no structured content, which the tool's output schema requires")
+	}
 	// The rules of JSON Schema apply, by which an object may have members that its schema
 	// does not mention.
-	if c.s.checker.InputBy(toolschema.Open, contract.Digest(c.doc)+" structured", &contract.Tool{InputSchema: contract.Raw(schema)}, b) != "" {
+	if c.s.checker.InputBy(toolschema.Open, contract.Digest(c.doc)+" structured", &contract.Tool{InputSchema: contract.Raw(schema)}, content) != "" {
 		return errors.New("has structured content that breaks the tool's output schema")
 	}
 	return nil
@@ -157,6 +170,9 @@ func (c *call) request(ctx context.Context, x upstream.Session, round *mcpdoc.Ro
 	args := json.RawMessage(c.w.Args)
 	switch {
 	case strings.HasPrefix(c.w.Call.Kind, mcpdoc.ToolPrefix):
+		if x.Plain() && c.plain(round) {
+			return x.CallPlain(ctx, c.offer.Name, args, or(round.Capabilities, "{}"))
+		}
 		return x.CallTool(ctx, &mcp.CallToolParams{Meta: meta, Name: c.offer.Name, Arguments: args, InputResponses: answers, RequestState: round.RequestState})
 	case strings.HasPrefix(c.w.Call.Kind, mcpdoc.ResourcePrefix):
 		p := mcp.ReadResourceParams{Meta: meta, InputResponses: answers, RequestState: round.RequestState}
@@ -176,6 +192,13 @@ func (c *call) request(ctx context.Context, x upstream.Session, round *mcpdoc.Ro
 		return nil, &upstream.Error{Code: contract.CodeInvalidInput, Message: "ref: want ref/prompt or ref/resource: " + err.Error()}
 	}
 	return x.Complete(ctx, &p)
+}
+
+// plain reports whether the call of a tool needs no notifications, answers no requests of the server,
+// and has no argument that is also a header of the request.
+func (c *call) plain(round *mcpdoc.Round) bool {
+	return !round.Progress && round.LogLevel == "" && len(round.InputResponses) == 0 && round.RequestState == "" &&
+		!bytes.Contains(c.doc.InputSchema, []byte(`"x-mcp-header"`))
 }
 
 // notify sends a notification of the server to the gateway that waits for the call, and

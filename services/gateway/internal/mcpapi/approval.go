@@ -78,7 +78,7 @@ func (e approvals) approving(ctx context.Context, who *auth.Caller, call string,
 // elicits returns the mode in which the client of a proposal is notified of an escalation, or "" if
 // it is not. Without a session, only calls of tools can be continued after an elicitation.
 func (e approvals) elicits(p proposal) string {
-	if p.async || p.session == nil || e.life == nil && !strings.HasPrefix(p.kind, mcpdoc.ToolPrefix) {
+	if p.async || e.life == nil && !strings.HasPrefix(p.kind, mcpdoc.ToolPrefix) {
 		return ""
 	}
 	var caps struct{ Elicitation map[string]json.RawMessage }

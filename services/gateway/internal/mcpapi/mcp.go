@@ -121,6 +121,9 @@ func (s *API) Handler() echo.HandlerFunc {
 			if served, err := s.serveTask(c, who); served {
 				return err
 			}
+			if served, err := s.servePlain(c, who, virtual); served {
+				return err
+			}
 			ctx, done := s.watch(r, who)
 			defer done()
 			r = r.WithContext(context.WithValue(ctx, modernKey{}, s.modern.of(offersKey{who.Tenant, virtual}, s)))

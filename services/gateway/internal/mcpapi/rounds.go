@@ -32,6 +32,9 @@ func (e *edge) rounds(ctx context.Context, p *proposal, do func() (mcp.InputRequ
 		if err != nil || in == nil {
 			return err
 		}
+		if p.session == nil {
+			return nil
+		}
 		if init := p.session.InitializeParams(); init == nil || init.ProtocolVersion >= sessionless {
 			return nil
 		}

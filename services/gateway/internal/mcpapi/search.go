@@ -67,12 +67,12 @@ type found struct {
 
 // search handles a call of searchName. It is neither proposed nor recorded, because it returns
 // only tools that tools/list would return for a virtual server without search.
-func search(ctx context.Context, e *edge, req *mcp.CallToolRequest, raw []byte) (*mcp.CallToolResult, error) {
-	visible, err := e.visible(ctx, req.Extra, req.Session)
+func search(ctx context.Context, e *edge, q toolCall) (*mcp.CallToolResult, error) {
+	visible, err := e.visible(ctx, q.extra, q.session)
 	if err != nil {
 		return nil, err
 	}
-	return e.catalog().words().answer(raw, visible), nil
+	return e.catalog().words().answer(q.args, visible), nil
 }
 
 // answer returns the result of searchName for its arguments, with the tools whose kinds are

@@ -21,56 +21,93 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/sessions"
 )
 
-// callTool handles tools/call: it proposes a call, waits for its outcome and returns its result.
-// For a client with tasks, a call that has no outcome yet becomes a task (see taskOf), which the
-// result contains. For a client without a session that can elicit input, the result of a call that
-// waits for approval is an elicitation (see elicited). If the name or the arguments are invalid, the
-// virtual server does not offer the tool, or the call exceeds a quota of its tenant, does not
-// succeed or, in the remaining cases, waits for approval, the result has IsError set (see
-// toolError). Invalid headers, a tool that requires tasks if the client does not support them, and
-// an error of JSON-RPC from the tool's MCP server are returned as an error.
+// callTool handles tools/call; see call. For a client with tasks, a call that has no outcome yet
+// becomes a task (see taskOf), which the result contains.
 func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	name := requested(ctx)
-	raw := req.Params.Arguments
-	if len(raw) == 0 {
-		raw = json.RawMessage("{}")
+	a, err := e.call(ctx, toolCall{name: requested(ctx), args: req.Params.Arguments, responses: req.Params.InputResponses, state: req.Params.RequestState,
+		meta: req.Params.Meta, extra: req.Extra, session: req.Session})
+	if err != nil {
+		return nil, err
+	}
+	return a.result, nil
+}
+
+// toolCall is a request for a tool.
+type toolCall struct {
+	name      string
+	args      json.RawMessage // none means no arguments
+	responses mcp.InputResponseMap
+	state     string
+	meta      mcp.Meta
+	extra     *mcp.RequestExtra
+	session   *mcp.ServerSession // nil if the SDK does not serve the request
+}
+
+// reply is the response to a toolCall: a result or, if the SDK does not serve the request and the
+// tool is one of an MCP server, the recorded result of the server, to which meta is to be added.
+type reply struct {
+	result *mcp.CallToolResult
+	output []byte
+	meta   mcp.Meta
+}
+
+// call proposes a call, waits for its outcome and returns its result. For a client without a
+// session that can elicit input, the result of a call that waits for approval is an elicitation (see
+// elicited). If the name or the arguments are invalid, the virtual server does not offer the tool, or
+// the call exceeds a quota of its tenant, does not succeed or, in the remaining cases, waits for
+// approval, the result has IsError set (see toolError). Invalid headers, a tool that requires tasks if
+// the client does not support them, and an error of JSON-RPC from the tool's MCP server are returned
+// as an error.
+func (e *edge) call(ctx context.Context, q toolCall) (reply, error) {
+	if len(q.args) == 0 {
+		q.args = json.RawMessage("{}")
 	}
 	if e.virtualName != "" {
-		tool, args, isSearch, refusal := choose(e, name, raw)
+		tool, args, isSearch, refusal := choose(e, q.name, q.args)
 		switch {
 		case refusal != nil:
-			return refusal, nil
+			return reply{result: refusal}, nil
 		case isSearch:
-			return search(ctx, e, req, raw)
+			return resultOf(search(ctx, e, q))
 		}
-		name, raw = tool, args
+		q.name, q.args = tool, args
 	}
-	kind := mcpdoc.ToolPrefix + name
-	args, err := checkedArgs(name, kind, raw)
+	kind := mcpdoc.ToolPrefix + q.name
+	args, err := checkedArgs(q.name, kind, q.args)
 	if err != nil {
-		return toolError(contract.CodeInvalidInput, err.Error(), nil), nil
+		return reply{result: toolError(contract.CodeInvalidInput, err.Error(), nil)}, nil
 	}
 	t, _ := e.Tools.Lookup(kind)
 	offer := mcpdoc.Of(t)
-	p := proposal{kind: kind, tool: name, args: args, federated: offer != nil, extra: req.Extra, session: req.Session, meta: req.Params.Meta}
+	p := proposal{kind: kind, tool: q.name, args: args, federated: offer != nil, extra: q.extra, session: q.session, meta: q.meta, state: q.state}
 	if p.async = e.life == nil && hasTasks(p.meta); !p.async && needsTasks(offer) {
-		return nil, errNoTasks()
+		return reply{}, errNoTasks()
 	}
-	if p.responses, err = json.Marshal(req.Params.InputResponses); err != nil {
-		return nil, err
+	if p.responses, err = json.Marshal(q.responses); err != nil {
+		return reply{}, err
 	}
-	p.state = req.Params.RequestState
-	if err := (approvals{e}).resume(ctx, &p, req.Params.InputResponses); err != nil {
-		return failed(err)
+	if err := (approvals{e}).resume(ctx, &p, q.responses); err != nil {
+		return resultOf(failed(err))
 	}
+	return e.ended(ctx, &p)
+}
+
+// resultOf returns an answer with a result.
+func resultOf(r *mcp.CallToolResult, err error) (reply, error) { return reply{result: r}, err }
+
+// ended executes a proposal and returns the answer.
+func (e *edge) ended(ctx context.Context, p *proposal) (reply, error) {
 	var out *result
 	res := &mcp.CallToolResult{}
-	err = e.rounds(ctx, &p, func() (mcp.InputRequestMap, string, error) {
-		if out, err = e.propose(ctx, p); err != nil || offer == nil {
-			if res.InputRequests, res.RequestState = (approvals{e}).elicited(p, err); res.InputRequests != nil {
+	err := e.rounds(ctx, p, func() (_ mcp.InputRequestMap, _ string, err error) {
+		if out, err = e.propose(ctx, *p); err != nil || !p.federated {
+			if res.InputRequests, res.RequestState = (approvals{e}).elicited(*p, err); res.InputRequests != nil {
 				err = nil
 			}
 			return res.InputRequests, res.RequestState, err
+		}
+		if p.session == nil {
+			return nil, "", nil
 		}
 		*res = mcp.CallToolResult{}
 		if err := json.Unmarshal(out.output, res); err != nil {
@@ -80,24 +117,25 @@ func (e *edge) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 	})
 	var wire *jsonrpc.Error
 	if errors.As(err, &wire) { // the error of the tool's MCP server
-		return nil, wire
+		return reply{}, wire
 	}
 	if late := (*pendingCall)(nil); errors.As(err, &late) {
 		if t := e.taskOf(ctx, late.id, e.tenant, late.error); t != nil {
-			return &mcp.CallToolResult{Meta: mcp.Meta{taskKey: t}}, nil
+			return reply{result: &mcp.CallToolResult{Meta: mcp.Meta{taskKey: t}}}, nil
 		}
 	}
-	if err != nil {
-		return failed(err)
-	}
-	if out == nil { // the result is an elicitation
-		return res, nil
-	}
-	if offer == nil {
+	switch {
+	case err != nil:
+		return resultOf(failed(err))
+	case out == nil: // the result is an elicitation
+		return reply{result: res}, nil
+	case !p.federated:
 		res = plain(out.output)
+	case p.session == nil:
+		return reply{output: out.output, meta: out.meta}, nil
 	}
 	res.Meta = merge(res.Meta, out.meta)
-	return res, nil
+	return reply{result: res}, nil
 }
 
 // checkedArgs returns the arguments of a call in canonical form. The error names the invalid

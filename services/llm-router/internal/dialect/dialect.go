@@ -16,8 +16,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/binnacle-mesh/binnacle/pkg/sse"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
 // Decoder converts a provider's stream into the intermediate form. It holds the state of

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/sse"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
 // Answer is a successful response of a provider: a stream, or a body that has been read

@@ -12,9 +12,9 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/redact"
+	"github.com/binnacle-mesh/binnacle/pkg/sse"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/fault"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/ir"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
 // Failure is the error of an attempt that failed or of a stream that broke. The row of

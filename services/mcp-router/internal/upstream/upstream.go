@@ -107,6 +107,7 @@ type session struct {
 	opened  time.Time
 	command io.ReadWriteCloser    // what Config.Start returned, or nil
 	broken  atomic.Pointer[error] // why the output of command ended
+	plain   *plainCalls           // nil unless the server has a URL and does not use SSE
 }
 
 // Session is a session with a server during Do.
@@ -513,7 +514,13 @@ func (s *Server) transport(ctx context.Context, x *session) (mcp.Transport, erro
 	if s.cfg.SSE {
 		return &mcp.SSEClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxEventSize: maxBody}, nil
 	}
+	x.plain = &plainCalls{h, s.cfg.URL, s.implementation()}
 	return &mcp.StreamableClientTransport{Endpoint: s.cfg.URL, HTTPClient: h, MaxRetries: 2, MaxEventSize: maxBody}, nil
+}
+
+// implementation describes this client to servers.
+func (s *Server) implementation() *mcp.Implementation {
+	return &mcp.Implementation{Name: "binnacle", Version: s.cfg.Version}
 }
 
 // client returns the client of a session.
@@ -553,7 +560,7 @@ func (s *Server) client(x *session) *mcp.Client {
 	o.ResourceUpdatedHandler = func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
 		notify(mcpdoc.Updated, r.Params)
 	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "binnacle", Version: s.cfg.Version}, o)
+	client := mcp.NewClient(s.implementation(), o)
 	client.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			res, err := next(ctx, method, req)

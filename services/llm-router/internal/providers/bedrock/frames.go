@@ -7,9 +7,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
+	"github.com/binnacle-mesh/binnacle/pkg/sse"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/dialect"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/provider"
-	"github.com/binnacle-mesh/binnacle/services/llm-router/internal/sse"
 )
 
 // frames reads Amazon's event stream encoding (application/vnd.amazon.eventstream).
