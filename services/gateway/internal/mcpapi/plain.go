@@ -55,7 +55,7 @@ func (s *API) servePlain(c echo.Context, who *auth.Caller, virtual string) (serv
 	}
 	ctx, done := s.watch(r, who)
 	defer done()
-	res, err := e.plain(ctx, who, r.Header, call)
+	res, err := call.run(ctx, e, who, r.Header)
 	var wire *jsonrpc.Error
 	if err != nil && !errors.As(err, &wire) {
 		wire = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
@@ -68,8 +68,8 @@ func (s *API) servePlain(c echo.Context, who *auth.Caller, virtual string) (serv
 	return true, respond(c, status, call.id, res, wire)
 }
 
-// plain executes a plain call and returns the result.
-func (e *edge) plain(ctx context.Context, who *auth.Caller, h http.Header, call *plainCall) (json.RawMessage, error) {
+// run executes the call and returns the result.
+func (call *plainCall) run(ctx context.Context, e *edge, who *auth.Caller, h http.Header) (json.RawMessage, error) {
 	a, err := e.call(ctx, toolCall{name: call.name, args: call.args, meta: call.meta,
 		extra: &mcp.RequestExtra{Header: h, TokenInfo: &sdkauth.TokenInfo{Extra: map[string]any{auth.CallerKey: who}}}})
 	if err != nil {
@@ -81,7 +81,7 @@ func (e *edge) plain(ctx context.Context, who *auth.Caller, h http.Header, call 
 			return nil, err
 		}
 	}
-	return e.completed(a.output, a.meta)
+	return completed(e.Version, a.output, a.meta)
 }
 
 // Members of a result of a protocol version without sessions.
@@ -93,9 +93,9 @@ const (
 )
 
 // completed returns a result with the members that the protocol version requires: its type,
-// the name of the server and, unless it requires input or describes a task, its content. It adds
-// meta to its metadata.
-func (e *edge) completed(output []byte, meta mcp.Meta) (json.RawMessage, error) {
+// the name and release of the gateway unless the server has named itself and, unless it requires input
+// or describes a task, its content. It adds meta to its metadata.
+func completed(release string, output []byte, meta mcp.Meta) (json.RawMessage, error) {
 	var res map[string]json.RawMessage
 	if err := json.Unmarshal(output, &res); err != nil {
 		return nil, unreadable(err)
@@ -108,7 +108,7 @@ func (e *edge) completed(output []byte, meta mcp.Meta) (json.RawMessage, error) 
 	}
 	all = merge(all, meta)
 	if _, ok := all[mcp.MetaKeyServerInfo]; !ok {
-		all[mcp.MetaKeyServerInfo] = &mcp.Implementation{Name: "binnacle", Version: e.Version}
+		all[mcp.MetaKeyServerInfo] = &mcp.Implementation{Name: "binnacle", Version: release}
 	}
 	var err error
 	if res[metaMember], err = json.Marshal(all); err != nil {

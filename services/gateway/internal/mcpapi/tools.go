@@ -89,14 +89,14 @@ func (e *edge) call(ctx context.Context, q toolCall) (reply, error) {
 	if err := (approvals{e}).resume(ctx, &p, q.responses); err != nil {
 		return resultOf(failed(err))
 	}
-	return e.ended(ctx, &p)
+	return ended(ctx, e, &p)
 }
 
 // resultOf returns an answer with a result.
 func resultOf(r *mcp.CallToolResult, err error) (reply, error) { return reply{result: r}, err }
 
 // ended executes a proposal and returns the answer.
-func (e *edge) ended(ctx context.Context, p *proposal) (reply, error) {
+func ended(ctx context.Context, e *edge, p *proposal) (reply, error) {
 	var out *result
 	res := &mcp.CallToolResult{}
 	err := e.rounds(ctx, p, func() (_ mcp.InputRequestMap, _ string, err error) {
