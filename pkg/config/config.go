@@ -195,7 +195,8 @@ type SessionRunner struct {
 
 	RegistryHosts []string `json:"registry_hosts"`
 
-	MicroVM struct {
+	OCIRuntime string `json:"oci_runtime"`
+	MicroVM    struct {
 		Runtime string `json:"runtime"`
 	} `json:"microvm"`
 	Sandboxes struct {

@@ -27,7 +27,7 @@ func main() {
 			return nil, err
 		}
 		cfg := sessionrunner.Config{PackKeys: packKeys, PacksDir: c.SessionRunner.Packs, Scripts: c.SessionRunner.Scripts, StateDir: c.SessionRunner.State,
-			Containerd: sessionrunner.Socket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Images: c.SessionRunner.Images, Warm: c.SessionRunner.Warm, Noop: c.SessionRunner.Noop, Runs: c.SessionRunner.Runs, Queue: c.SessionRunner.Queue, Classes: c.SessionRunner.Classes, MicroVM: c.SessionRunner.MicroVM.Runtime, Registries: c.SessionRunner.Registries, RegistryHosts: c.SessionRunner.RegistryHosts, RegistrySecrets: c.SessionRunner.RegistrySecrets, RegistryCA: c.SessionRunner.RegistryCA,
+			Containerd: sessionrunner.Socket(c.SessionRunner.Containerd), FIFODir: c.SessionRunner.FIFO, Images: c.SessionRunner.Images, Warm: c.SessionRunner.Warm, Noop: c.SessionRunner.Noop, Runs: c.SessionRunner.Runs, Queue: c.SessionRunner.Queue, Classes: c.SessionRunner.Classes, MicroVM: c.SessionRunner.MicroVM.Runtime, OCIRuntime: c.SessionRunner.OCIRuntime, Registries: c.SessionRunner.Registries, RegistryHosts: c.SessionRunner.RegistryHosts, RegistrySecrets: c.SessionRunner.RegistrySecrets, RegistryCA: c.SessionRunner.RegistryCA,
 			Held: sessionrunner.HeldConfig(c.SessionRunner.Sandboxes)}
 		if cfg.PacksDir == "" {
 			if _, err := os.Stat(samples); err == nil {

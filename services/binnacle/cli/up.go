@@ -112,7 +112,7 @@ func meshConfig(x *config.Config) (mesh.Config, error) {
 		}
 		cfg.PackKeys = keys
 	}
-	cfg.Runs, cfg.Queue, cfg.Classes, cfg.MicroVM, cfg.Registries, cfg.RegistryHosts, cfg.RegistrySecrets, cfg.RegistryCA = runner.Runs, runner.Queue, runner.Classes, runner.MicroVM.Runtime, runner.Registries, runner.RegistryHosts, runner.RegistrySecrets, runner.RegistryCA
+	cfg.Runs, cfg.Queue, cfg.Classes, cfg.MicroVM, cfg.OCIRuntime, cfg.Registries, cfg.RegistryHosts, cfg.RegistrySecrets, cfg.RegistryCA = runner.Runs, runner.Queue, runner.Classes, runner.MicroVM.Runtime, runner.OCIRuntime, runner.Registries, runner.RegistryHosts, runner.RegistrySecrets, runner.RegistryCA
 	if err := artifactStores(&cfg, &x.Artifacts.S3); err != nil {
 		return cfg, err
 	}

@@ -64,6 +64,7 @@ type Config struct {
 	Runs            int                      // maximum number of sandboxes of calls at a time; 0 = 16
 	Queue           int                      // maximum number of calls that wait for a sandbox; 0 means none
 	Classes         []string                 // concurrency classes of packs, CLASS=N
+	OCIRuntime      string                   // command of the OCI runtime for containers; empty = runc
 	MicroVM         string                   // containerd runtime of tier "microvm"; empty = that tier is not available
 	Sandboxes       sessionrunner.HeldConfig // held sandboxes of the session-runner
 	MaxArtifacts    int64                    // maximum size in bytes of the stream ARTIFACTS; 0 = no limit of its own

@@ -60,7 +60,7 @@ var parts = []part{
 	}),
 	of(func(b *setup, s *sessionrunner.Service) error {
 		s.Config = sessionrunner.Config{PackKeys: b.cfg.PackKeys, PacksDir: b.cfg.Packs, StateDir: filepath.Join(b.dir, "sandbox"),
-			Containerd: b.cfg.Containerd, Scripts: b.cfg.Scripts, Images: b.cfg.Images, Warm: b.cfg.Warm, Noop: b.cfg.Noop, Runs: b.cfg.Runs, Queue: b.cfg.Queue, Classes: b.cfg.Classes, MicroVM: b.cfg.MicroVM, Registries: b.cfg.Registries, RegistryHosts: b.cfg.RegistryHosts, RegistrySecrets: b.cfg.RegistrySecrets, RegistryCA: b.cfg.RegistryCA, Held: b.cfg.Sandboxes}
+			Containerd: b.cfg.Containerd, Scripts: b.cfg.Scripts, Images: b.cfg.Images, Warm: b.cfg.Warm, Noop: b.cfg.Noop, Runs: b.cfg.Runs, Queue: b.cfg.Queue, Classes: b.cfg.Classes, MicroVM: b.cfg.MicroVM, OCIRuntime: b.cfg.OCIRuntime, Registries: b.cfg.Registries, RegistryHosts: b.cfg.RegistryHosts, RegistrySecrets: b.cfg.RegistrySecrets, RegistryCA: b.cfg.RegistryCA, Held: b.cfg.Sandboxes}
 		return os.MkdirAll(s.Config.StateDir, 0o711)
 	}),
 	of(func(b *setup, s *vaultbroker.Service) error { return b.vault(&s.Config) }),

@@ -58,6 +58,7 @@ type Config struct {
 	Runs       int      // maximum number of sandboxes of calls at a time; 0 means 16
 	Queue      int      // maximum number of calls that wait for a sandbox, and of those that wait for others of their concurrency class; 0 means none
 	Classes    []string // concurrency classes of packs, CLASS=N: at most N calls of its packs run at a time; those of any other class are not bounded
+	OCIRuntime string   // command of the OCI runtime for containers, on the daemon's host; empty means runc
 	MicroVM    string   // containerd runtime of tier "microvm"; empty means that the tier is not available
 	Held       HeldConfig
 
@@ -228,7 +229,7 @@ func (s *Service) openRunners(ctx context.Context) error {
 		if fifo == "" {
 			fifo = filepath.Join(s.StateDir, "fifo")
 		}
-		r, err := containerd.Open(ctx, s.Containerd, namespace(s.env.RootKID, ""), s.env.Instance, fifo, s.Images, s.Warm)
+		r, err := containerd.Open(ctx, s.Containerd, namespace(s.env.RootKID, ""), s.env.Instance, fifo, s.Images, s.OCIRuntime, s.Warm)
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ import (
 
 // TestLatency measures a run of a small program in a cold and in a prepared container
 // beside bubblewrap, runc without containerd, and a plain process, interleaved, and the
-// number of runs per second that eight callers sustain. It prints the medians and the 90th
+// number of runs per second that eight callers sustain, also with crun as OCI runtime. It prints the medians and the 90th
 // percentiles, the memory of an idle container, and the CPU time of a run with the filter
 // that runc compiles and with the one that the launcher installs.
 func TestLatency(t *testing.T) {
@@ -35,6 +35,10 @@ func TestLatency(t *testing.T) {
 	cold, warm := d.open(t, 0), d.openAs(t, testNamespace+"-warm", 8)
 	defer cold.Close()
 	defer warm.Close()
+	other := startDaemonIn(t, t.TempDir(), crun)
+	coldCrun, warmCrun := other.openAs(t, testNamespace+"-crun", 0), other.openAs(t, testNamespace+"-crun-warm", 8)
+	defer coldCrun.Close()
+	defer warmCrun.Close()
 	bundle := runcBundle(t, p)
 	path := filepath.Join(bundle, "rootfs/pack/main")
 	command := func(name string, args ...string) func() {
@@ -64,6 +68,7 @@ func TestLatency(t *testing.T) {
 			command("runc", "--root", filepath.Join(d.dir, "runc"), "run", "--bundle", bundle, fmt.Sprint("bench-", id))()
 		}},
 		{name: "cold container", one: in(cold)},
+		{name: "cold, crun", one: in(coldCrun)},
 		{name: "prepared container", one: func() { filled(t, warm, 1); in(warm)() }},
 	}
 	in(warm)()
@@ -89,7 +94,7 @@ func TestLatency(t *testing.T) {
 	for _, r := range []struct {
 		name string
 		of   *Runner
-	}{{"cold", cold}, {"prepared", warm}} {
+	}{{"cold", cold}, {"prepared", warm}, {"cold, crun", coldCrun}, {"prepared, crun", warmCrun}} {
 		var wg sync.WaitGroup
 		begin := time.Now()
 		for range 8 {

@@ -38,6 +38,7 @@ type Runner struct {
 	client   *containerd.Client
 	socket   string // path of the daemon's socket
 	ns       string
+	oci      ociRuntime
 	fifoDir  string
 	uids     *sandbox.UIDs // nil if all runs share one user id
 	own      owned
@@ -71,9 +72,9 @@ const closeTime = 10 * time.Second
 // process of the same instance did not remove. fifoDir must have the same path for this process
 // and for the daemon. The namespace is mesh+instance; mesh must be a prefix of the namespaces of
 // all instances of a mesh, and of no other namespace. archives is the folder of image archives, or
-// "". warm is the maximum number of prepared containers; without a launcher for this architecture,
+// "". runtime is the command of the OCI runtime that the daemon's shim runs, or "" for runc. warm is the maximum number of prepared containers; without a launcher for this architecture,
 // none are prepared.
-func Open(ctx context.Context, socket, mesh, instance, fifoDir, archives string, warm int) (*Runner, error) {
+func Open(ctx context.Context, socket, mesh, instance, fifoDir, archives, runtime string, warm int) (*Runner, error) {
 	ns := mesh + instance
 	uidDir := filepath.Join(fifoDir, "uids") // shared by the instances on a host
 	fifoDir = filepath.Join(fifoDir, ns)
@@ -87,7 +88,7 @@ func Open(ctx context.Context, socket, mesh, instance, fifoDir, archives string,
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", socket, err)
 	}
-	r := &Runner{client: client, socket: socket, ns: ns, fifoDir: fifoDir, images: map[imageID]*image{}}
+	r := &Runner{client: client, socket: socket, ns: ns, oci: ociRuntime(runtime), fifoDir: fifoDir, images: map[imageID]*image{}}
 	r.host = newHost(r)
 	r.store = &Store{client: client, ns: ns, mesh: mesh, archives: archives, ran: r.ran}
 	if r.uids, err = sandbox.OpenUIDs(uidDir); err != nil {
@@ -179,7 +180,7 @@ func (r *Runner) runIn(ctx context.Context, s sandbox.Spec, runtime string) (san
 	defer r.discards.start(c.remove)
 	out, err := r.execute(ctx, c, s)
 	out.Attest = contract.Attestation{Tier: r.Tier(), ImageDigest: s.Program.Digest, Limits: s.Limits,
-		Enforced: append([]string{"container", s.Egress.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", c.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", sandbox.DiskFact(p.diskMiB), "wall_clock", "output_bytes"}, c.image.facts...)}
+		Enforced: append([]string{"container", s.Egress.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", c.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", sandbox.DiskFact(p.diskMiB), "wall_clock", "output_bytes"}, slices.Concat(c.image.facts, r.oci.facts())...)}
 	return out, err
 }
 
@@ -314,7 +315,7 @@ func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts 
 		oci.WithCPUCFS(p.cpuMillis*100, 100000),
 		oci.WithoutMounts("/dev/shm"), oci.WithMounts(mounts),
 		oci.WithMaskedPaths([]string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/sys/firmware", "/proc/scsi"}),
-		oci.WithHostname("sandbox"),
+		oci.WithHostname("sandbox"), withVersion,
 	}
 }
 

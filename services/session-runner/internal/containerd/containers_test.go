@@ -28,31 +28,33 @@ import (
 
 // daemon is a containerd of the test's own.
 type daemon struct {
-	dir    string
-	socket string
-	cmd    *exec.Cmd
+	dir     string
+	socket  string
+	cmd     *exec.Cmd
+	runtime string // OCI runtime of the runners; "" means runc
 }
 
 // startDaemon starts containerd with folders of its own. It needs root, containerd and
 // runc.
 func startDaemon(t testing.TB) *daemon {
 	t.Helper()
-	return startDaemonIn(t, t.TempDir())
+	return startDaemonIn(t, t.TempDir(), "")
 }
 
-// startDaemonIn is startDaemon with the given folder for containerd's persistent data.
-func startDaemonIn(t testing.TB, root string) *daemon {
+// startDaemonIn is startDaemon with the given folder for containerd's persistent data, and the OCI
+// runtime of the runners.
+func startDaemonIn(t testing.TB, root, runtime string) *daemon {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("containers need root: run the tests as root")
 	}
-	for _, p := range []string{"containerd", "runc", "containerd-shim-runc-v2"} {
+	for _, p := range []string{"containerd", "runc", "crun", "containerd-shim-runc-v2"} {
 		if _, err := exec.LookPath(p); err != nil {
-			t.Fatalf("%s is missing: install the Debian packages containerd and runc", p)
+			t.Fatalf("%s is missing: install the Debian packages containerd, runc and crun", p)
 		}
 	}
 	dir := t.TempDir()
-	d := &daemon{dir: dir, socket: filepath.Join(dir, "state", "c.sock")} // in the folder of the state, as containerd's default is
+	d := &daemon{runtime: runtime, dir: dir, socket: filepath.Join(dir, "state", "c.sock")} // in the folder of the state, as containerd's default is
 	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n", root, filepath.Join(dir, "state"), d.socket)
 	if err := os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -62,9 +64,21 @@ func startDaemonIn(t testing.TB, root string) *daemon {
 	return d
 }
 
+// crun is the OCI runtime that runners may use instead of runc. With the controllers of version 1, it
+// refuses a host whose hierarchy of version 2 has a controller, too. hideUnified hides that hierarchy
+// from the daemon.
+const (
+	crun        = "crun"
+	hideUnified = `mountpoint -q /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec "$@"`
+)
+
 func (d *daemon) start(t testing.TB) {
 	t.Helper()
-	d.cmd = exec.Command("containerd", "--config", filepath.Join(d.dir, "config.toml"))
+	args := []string{"containerd", "--config", filepath.Join(d.dir, "config.toml")}
+	if d.runtime == crun {
+		args = append([]string{"unshare", "--mount", "sh", "-c", hideUnified, "sh"}, args...)
+	}
+	d.cmd = exec.Command(args[0], args[1:]...)
 	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +137,7 @@ func (d *daemon) open(t testing.TB, warm int) *Runner {
 // openAs is open with another namespace.
 func (d *daemon) openAs(t testing.TB, ns string, warm int) *Runner {
 	t.Helper()
-	r, err := Open(t.Context(), d.socket, ns, "", filepath.Join(d.dir, "fifo"), d.dir, warm)
+	r, err := Open(t.Context(), d.socket, ns, "", filepath.Join(d.dir, "fifo"), d.dir, d.runtime, warm)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +226,7 @@ func (d *daemon) leftIn(t testing.TB, ns string) []string {
 		}
 	}
 	add("network namespace", d.networks(ns)...)
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", d.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,10 +273,17 @@ func (d *daemon) networks(ns string) (out []string) {
 	return out
 }
 
-// TestRun checks the results of runs in cold and in prepared containers: output, the
-// environment, that no file or process of another run is there, and how runs end.
+// TestRun checks the results of runs in cold and in prepared containers, of runc and of crun: output,
+// the environment, that no file or process of another run is there, and how runs end.
 func TestRun(t *testing.T) {
-	d, p := startDaemon(t), probe(t)
+	for _, runtime := range []string{"", crun} {
+		t.Run("runtime "+runtime, func(t *testing.T) { runs(t, startDaemonIn(t, t.TempDir(), runtime)) })
+	}
+}
+
+// runs is TestRun for one daemon.
+func runs(t *testing.T, d *daemon) {
+	p := probe(t)
 	for _, warm := range []int{0, 2} {
 		r := d.open(t, warm)
 		for name, c := range map[string]struct {
@@ -295,6 +316,9 @@ func TestRun(t *testing.T) {
 				got, err := r.Run(t.Context(), run(p, c.in, c.wall))
 				if err != nil {
 					t.Fatal(err)
+				}
+				if named := slices.Contains(got.Attest.Enforced, "oci_runtime:"+crun); named != (d.runtime == crun) {
+					t.Errorf("%v", got.Attest.Enforced)
 				}
 				if !slices.Contains(got.Attest.Enforced, "disk:8_mib") || string(got.Stdout) != c.out || got.Overflow || got.Exit != c.want.Exit || got.TimedOut != c.want.TimedOut || got.OOM != c.want.OOM || got.DiskFull != c.want.DiskFull {
 					t.Errorf("%q, exit %d, timed out %v, out of memory %v; %s", got.Stdout, got.Exit, got.TimedOut, got.OOM, got.Stderr)
@@ -455,7 +479,7 @@ func crash(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(t.Context(), filepath.Join(dir, "state", "c.sock"), testNamespace, "", filepath.Join(dir, "fifo"), "", 2)
+	r, err := Open(t.Context(), filepath.Join(dir, "state", "c.sock"), testNamespace, "", filepath.Join(dir, "fifo"), "", "", 2)
 	if err != nil {
 		t.Fatal(err)
 	}

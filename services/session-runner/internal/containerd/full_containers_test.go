@@ -25,7 +25,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatalf("a file system for containerd: %v: run the tests as root", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(root, syscall.MNT_DETACH) })
-	d, p := startDaemonIn(t, root), probe(t)
+	d, p := startDaemonIn(t, root, ""), probe(t)
 	r := d.open(t, 0)
 	if got, err := r.Run(t.Context(), run(p, "echo first", time.Minute)); err != nil || string(got.Stdout) != "first" {
 		t.Fatalf("%+v, %v", got, err)

@@ -283,7 +283,7 @@ func (h *Holder) Hold(img *HeldImage, s HeldSpec) (_ *Held, err error) {
 	p := profile{memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: sandbox.DefaultDiskMiB}
 	argv := []string{initPath, strconv.FormatInt(int64(s.Life/time.Second), 10)}
 	ctr, err := r.client.NewContainer(leaseless(rpc), id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
-		containerd.WithContainerLabels(labels),
+		containerd.WithContainerLabels(labels), r.oci.under("", r.client),
 		containerd.WithNewSpec(append(spec(p, argv, environment(img.env, nil), uint32(uid), way), workSize(s.DiskMiB))...))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
@@ -291,7 +291,7 @@ func (h *Holder) Hold(img *HeldImage, s HeldSpec) (_ *Held, err error) {
 	undo = append(undo, func() { r.report("container", id, ctr.Delete(rpc)) })
 	task, err := ctr.NewTask(rpc, cio.NullIO)
 	if err != nil {
-		return nil, fmt.Errorf("task: %w", err)
+		return nil, fmt.Errorf("task: %w", r.oci.missing("", err))
 	}
 	undo = append(undo, func() { _, err := task.Delete(rpc, containerd.WithProcessKill); r.report("task", id, err) })
 	ended, err := watch(rpc, task)
@@ -542,5 +542,5 @@ func (h *Held) Usage() contract.Usage {
 // of the command, or nil.
 func (h *Held) Attestation(image string, limits contract.Sandbox, diskMiB int64, e *sandbox.Egress) *contract.Attestation {
 	return &contract.Attestation{Tier: h.r.Tier(), ImageDigest: image, Limits: limits,
-		Enforced: []string{"container", e.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", h.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", sandbox.DiskFact(diskMiB), "wall_clock", "output_bytes"}}
+		Enforced: append([]string{"container", e.Fact(), "read_only_root", "no_new_privs", "no_capabilities", "seccomp:narrowed", "no_keyring", h.uidFact, "memory:cgroup", "pids:cgroup", "cpu:cgroup", sandbox.DiskFact(diskMiB), "wall_clock", "output_bytes"}, h.r.oci.facts()...)}
 }

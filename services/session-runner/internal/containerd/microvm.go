@@ -32,12 +32,13 @@ func NewMicroVM(r *Runner, runtime string) *MicroVM { return &MicroVM{r, runtime
 // create.
 type MissingRuntime struct {
 	Runtime string
+	Setting string // that names the runtime
 	Err     error
 }
 
 // Error implements error.
 func (e *MissingRuntime) Error() string {
-	return fmt.Sprintf("containerd runtime %s: %v: install it on the host, or correct session-runner.microvm.runtime", e.Runtime, e.Err)
+	return fmt.Sprintf("%s: %v: install it on the host, or correct %s", e.Runtime, e.Err, e.Setting)
 }
 
 // Unwrap returns containerd's error.

@@ -89,7 +89,7 @@ func TestMicroVM(t *testing.T) {
 func TestOthers(t *testing.T) {
 	d, p := startDaemon(t), probe(t)
 	open := func(mesh, instance string) *Runner {
-		r, err := Open(t.Context(), d.socket, mesh, instance, filepath.Join(d.dir, "fifo"), d.dir, 1)
+		r, err := Open(t.Context(), d.socket, mesh, instance, filepath.Join(d.dir, "fifo"), d.dir, "", 1)
 		if err != nil {
 			t.Fatal(err)
 		}

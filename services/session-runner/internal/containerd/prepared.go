@@ -2,7 +2,6 @@ package containerd
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -97,7 +96,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 	}
 	undo = append(undo, func() { r.report("snapshot", id, sn.Remove(rpc, id)) })
 	ctr, err := r.client.NewContainer(leaseless(rpc), id, containerd.WithSnapshotter(snapshotter), containerd.WithSnapshot(id),
-		containerd.WithRuntime(cmp.Or(p.runtime, r.client.Runtime()), nil), r.host.options(p, argv, environment(img.env, env), uint32(uid), c.way))
+		r.oci.under(p.runtime, r.client), r.host.options(p, argv, environment(img.env, env), uint32(uid), c.way))
 	if err != nil {
 		return nil, fmt.Errorf("container: %w", err)
 	}
@@ -114,10 +113,7 @@ func (r *Runner) prepare(p profile, prog *program.Program, env []string) (_ *pre
 		err = fmt.Errorf("not created within %v: %w", createTime, err)
 	}
 	if err != nil {
-		if p.runtime != "" {
-			return nil, &MissingRuntime{p.runtime, err}
-		}
-		return nil, fmt.Errorf("task: %w", err)
+		return nil, fmt.Errorf("task: %w", r.oci.missing(p.runtime, err))
 	}
 	undo = append(undo, func() {
 		var kill []containerd.ProcessDeleteOpts
