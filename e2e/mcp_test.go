@@ -160,6 +160,7 @@ func TestFederation(t *testing.T) {
 				t.Run(version+"/own", func(t *testing.T) { owned(t, m, version) })
 			}
 			t.Run("chosen", func(t *testing.T) { chosen(t, m, up) })
+			t.Run("whole", func(t *testing.T) { whole(t, m, up.host) })
 			cli(t, m, "principals", "register", "ann", "person")
 			cli(t, m, "roles", "grant", "ann", "approver")
 			cli(t, m, "policy", "activate", write(t, "ask.json", `{"id":"ask","scope":"session","subject":"s-ask","rules":[{"kinds":["tool.calc.add"],"verdict":"ESCALATE","reason_code":"ESCALATE_ASK","approval":{"quorum":1,"timeout_ms":600000}}]}`))

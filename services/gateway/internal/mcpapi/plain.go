@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
@@ -192,10 +193,11 @@ func members(raw []byte, names ...string) map[string]json.RawMessage {
 	return doc
 }
 
-// isID reports whether raw is an id that a request may have: a string or an integer.
+// isID reports whether raw is an id that a request may have, a string or an integer, and that a
+// response may have as it is.
 func isID(raw json.RawMessage) bool {
 	if len(raw) > 0 && raw[0] == '"' {
-		return true
+		return utf8.Valid(raw)
 	}
 	_, err := strconv.ParseInt(string(raw), 10, 64)
 	return err == nil
