@@ -18,9 +18,10 @@ import (
 
 // manifest holds the members of a manifest that the generated page shows.
 type manifest struct {
-	Name, Description, Class, Image string
-	EgressHosts                     []string `yaml:"egress_hosts"`
-	Egress                          []struct {
+	Name, Description, Class, Image, Concurrency string
+	Progress                                     bool
+	EgressHosts                                  []string `yaml:"egress_hosts"`
+	Egress                                       []struct {
 		Host       string
 		Credential struct{ Secret string }
 	}
@@ -86,6 +87,12 @@ func (m *manifest) write(page *bytes.Buffer) error {
 		if e.Credential.Secret != "" {
 			fmt.Fprintf(page, " The egress-broker adds the secret `%s` to its requests to `%s`.", e.Credential.Secret, e.Host)
 		}
+	}
+	if m.Progress {
+		page.WriteString(" It reports its progress.")
+	}
+	if m.Concurrency != "" {
+		fmt.Fprintf(page, " Its concurrency class is `%s`.", m.Concurrency)
 	}
 	page.WriteString("\n")
 	m.Input.write(page, "argument")

@@ -65,7 +65,14 @@ func packInfo(ctx context.Context, c *env, name string) error {
 	}
 	t := tools[at]
 	return c.print(t, func() {
-		fmt.Fprintf(c.out, "%s %s\n%s\n\ninput\n%s\n\noutput\n%s\n", t.Name, t.Version, t.Description, indent(t.InputSchema), indent(t.OutputSchema))
+		fmt.Fprintf(c.out, "%s %s\n%s\n", t.Name, t.Version, t.Description)
+		if t.Progress {
+			fmt.Fprintln(c.out, "Calls report their progress.")
+		}
+		if t.Concurrency != "" {
+			fmt.Fprintf(c.out, "Concurrency class: %s\n", t.Concurrency)
+		}
+		fmt.Fprintf(c.out, "\ninput\n%s\n\noutput\n%s\n", indent(t.InputSchema), indent(t.OutputSchema))
 	})
 }
 

@@ -30,6 +30,8 @@ type tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema"`
 	Secrets      []string        `json:"secrets,omitempty"`
+	Progress     bool            `json:"progress,omitempty"`
+	Concurrency  string          `json:"concurrency,omitempty"`
 	Digest       string          `json:"tool_schema_digest"`
 }
 

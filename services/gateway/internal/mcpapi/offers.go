@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/mcpdoc"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/packs"
 )
@@ -119,7 +120,8 @@ func object(schema []byte) bool {
 // toolOf returns a tool as MCP lists it. The input schema is that of the tool document. The output
 // schema is the one that the MCP server declares or, for other tools, that of the tool document if
 // it describes an object; otherwise the tool is listed without one. The error states why MCP does
-// not permit the tool.
+// not permit the tool. The metadata of a pack states whether its calls report their progress, and its
+// concurrency class, if its manifest declares one of them.
 func toolOf(t *contract.Tool) (*mcp.Tool, error) {
 	x := &mcp.Tool{}
 	if o := mcpdoc.Of(t); o != nil {
@@ -140,6 +142,13 @@ func toolOf(t *contract.Tool) (*mcp.Tool, error) {
 		return nil, fmt.Errorf("the type of its input schema is not object")
 	}
 	x.Name, x.Description, x.InputSchema = t.Tool, t.Description, json.RawMessage(t.InputSchema)
+	d := toolschema.DeclaredBy(t)
+	if d.Progress {
+		x.Meta = merge(x.Meta, mcp.Meta{"binnacle/progress": true})
+	}
+	if d.Concurrency != "" {
+		x.Meta = merge(x.Meta, mcp.Meta{"binnacle/concurrency": d.Concurrency})
+	}
 	return x, nil
 }
 

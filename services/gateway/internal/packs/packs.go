@@ -9,6 +9,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/apierr"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
@@ -33,7 +34,9 @@ type Pack struct {
 	Description  string       `json:"description"`
 	InputSchema  contract.Raw `json:"input_schema"`
 	OutputSchema contract.Raw `json:"output_schema"`
-	Secrets      []string     `json:"secrets,omitempty"` // names of the secrets that the tool may use
+	Secrets      []string     `json:"secrets,omitempty"`     // names of the secrets that the tool may use
+	Progress     bool         `json:"progress,omitempty"`    // calls of the pack report their progress
+	Concurrency  string       `json:"concurrency,omitempty"` // class of which the configuration bounds the calls that run at a time
 	Digest       string       `json:"tool_schema_digest"`
 }
 
@@ -52,6 +55,8 @@ func Approved(tools catalog.Tools) []contract.Tool {
 
 func describe(t *contract.Tool) Pack {
 	p := Pack{Name: t.Tool, Version: t.Version, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema, Digest: contract.Digest(t)}
+	declared := toolschema.DeclaredBy(t)
+	p.Progress, p.Concurrency = declared.Progress, declared.Concurrency
 	for _, g := range t.Secrets {
 		p.Secrets = append(p.Secrets, g.Name)
 	}

@@ -61,6 +61,29 @@ func TestPacks(t *testing.T) {
 	}
 }
 
+// TestDeclared checks that REST and MCP return the progress and the concurrency class that the
+// manifest of a pack declares, and return neither for a pack that declares none.
+func TestDeclared(t *testing.T) {
+	m := edgetest.New(t, gateway.Config{}, "tool.a")
+	for name, declared := range map[string]string{"both": `{"concurrency":"browser","progress":true}`, "neither": `{}`} {
+		tool := &contract.Tool{Kind: "tool." + name, Tool: name, Executor: edgetest.Executor, Version: "1", Description: "d", Pack: "sha256:" + strings.Repeat("0", 64),
+			InputSchema: []byte(`{"type":"object"}`), OutputSchema: []byte(`{"type":"object","x-binnacle-pack":` + declared + `}`)}
+		m.Record(edgetest.Executor, contract.EventToolRegistered, "-", contract.Bytes(tool), nil)
+	}
+	who := m.Token("alice", token.Tools)
+	if r := m.Do("GET", "/api/v1/packs/both", who, ""); r.Doc["progress"] != true || r.Doc["concurrency"] != "browser" {
+		t.Error(r.Body)
+	}
+	if r := m.Do("GET", "/api/v1/packs/neither", who, ""); r.Doc["progress"] != nil || r.Doc["concurrency"] != nil {
+		t.Error(r.Body)
+	}
+	r := m.DoIn(t.Context(), "POST", "/mcp", who, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`,
+		"Content-Type: application/json", "Accept: application/json, text/event-stream", "MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list")
+	if body := r.Body.String(); strings.Count(body, `"binnacle/`) != 2 || !strings.Contains(body, `"binnacle/progress":true`) || !strings.Contains(body, `"binnacle/concurrency":"browser"`) {
+		t.Error(body)
+	}
+}
+
 // TestApprovalOfTenant checks that a changed document that one tenant has approved is listed and
 // returned to that tenant only, and that clients of the two tenants receive different digests of
 // the catalog.

@@ -58,9 +58,10 @@ func TestNumbered(t *testing.T) {
 	}
 }
 
-// TestAnnotation checks that a change of the environment, of the artifacts or of the arguments that are
-// artifacts changes the document of the tool, that other packs have no annotation, and that outputs
-// are checked as without it.
+// TestAnnotation checks that a change of the environment, of the artifacts, of the arguments that are
+// artifacts, of the progress or of the concurrency class changes the document of the tool, that other
+// packs have no annotation, that it declares the progress and the class to clients, and that outputs are
+// checked as without it.
 func TestAnnotation(t *testing.T) {
 	tool := func(manifest string) *Pack {
 		t.Helper()
@@ -73,7 +74,7 @@ func TestAnnotation(t *testing.T) {
 		}
 		return &packs[0]
 	}
-	if plain := tool("output_schema: {properties: {patch: string}}\n"); strings.Contains(string(plain.Tool.OutputSchema), annotation) {
+	if plain := tool("output_schema: {properties: {patch: string}}\n"); strings.Contains(string(plain.Tool.OutputSchema), toolschema.PackKeyword) {
 		t.Errorf("%s", plain.Tool.OutputSchema)
 	}
 	seen := map[string]string{}
@@ -81,6 +82,7 @@ func TestAnnotation(t *testing.T) {
 		"", "env: [A=1]\n", "env: [A=2]\n", "env: [A=1, B=2]\n",
 		"artifacts: [{member: patch, name: a.diff, media_type: text/x-diff}]\n",
 		"artifacts: [{member: patch, name: a.diff, media_type: text/x-diff, base64: true}]\n",
+		"progress: true\n", "concurrency: browser\n", "concurrency: heavy\nprogress: true\n",
 		"artifact_inputs: [{member: file, max_bytes: 1}]\n", "artifact_inputs: [{member: file, max_bytes: 2}]\n",
 		"artifact_inputs: [{member: file, max_bytes: 2}]\noutput_schema: {required: [n], properties: {n: number}}\n",
 	} {
@@ -89,6 +91,9 @@ func TestAnnotation(t *testing.T) {
 			t.Errorf("%q has the document of %q", m, other)
 		}
 		seen[p.Digest] = m
+		if d := toolschema.DeclaredBy(&p.Tool); d.Progress != strings.Contains(m, "progress: true") || (d.Concurrency == "heavy") != strings.Contains(m, "heavy") {
+			t.Errorf("%q declares %+v", m, d)
+		}
 		var checker toolschema.Checker
 		if err := checker.Valid(&p.Tool); err != nil {
 			t.Errorf("%q: %v", m, err)

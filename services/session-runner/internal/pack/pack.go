@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
@@ -220,13 +221,8 @@ func (m *manifest) tool(name, image, digest string) (t contract.Tool, err error)
 	return t, nil
 }
 
-// annotation is the keyword of a tool's output_schema with the members of the manifest that change
-// what a call does and that the tool document has no member for, so that a change of them is drift
-// until it is approved. Checkers of JSON Schema ignore a keyword that they do not know.
-const annotation = "x-binnacle-pack"
-
-// annotated returns the output schema of the manifest with annotation, unless there is nothing to
-// state. It changes the schema. Of env, which may be long, it states the digest.
+// annotated returns the output schema of the manifest with toolschema.PackKeyword, unless there is
+// nothing to state. It changes the schema. Of env, which may be long, it states the digest.
 func (m *manifest) annotated() map[string]any {
 	extra := map[string]any{}
 	if len(m.Artifacts) > 0 {
@@ -238,6 +234,12 @@ func (m *manifest) annotated() map[string]any {
 	if len(m.Env) > 0 {
 		extra["env"] = program.Digest([]byte(strings.Join(m.Env, "\x00")))
 	}
+	if m.Progress {
+		extra["progress"] = true
+	}
+	if m.Concurrency != "" {
+		extra["concurrency"] = m.Concurrency
+	}
 	if len(extra) == 0 {
 		return m.OutputSchema
 	}
@@ -245,7 +247,7 @@ func (m *manifest) annotated() map[string]any {
 	if s == nil {
 		s = map[string]any{"additionalProperties": true}
 	}
-	s[annotation] = extra
+	s[toolschema.PackKeyword] = extra
 	return s
 }
 
