@@ -14,19 +14,31 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestCancelStops shows, on one process, that the cancellation of a call stops its sandbox within a
-// second. The session-runner runs one sandbox at a time, so that a pack which was not stopped would
-// also keep the calls after it waiting.
+// TestCancelStops shows, on one process and with one process per service, two gateways and two
+// session-runners, that the cancellation of a call stops its sandbox within a second, without
+// containerd and in a container. Each session-runner runs one sandbox at a time, so that packs which
+// were not stopped would also keep the calls after them waiting. TestCompose runs cancelStops on compose.
 func TestCancelStops(t *testing.T) {
-	m := harness.One(t, harness.Options{Config: "session-runner: {runs: 1, queue: 6}\n"})
-	cancelStops(t, m)
-	proves(t, m)
+	for name, socket := range map[string]string{"one": "", "processes": "", "processes/container": containerdSocket} {
+		topology, _, _ := strings.Cut(name, "/")
+		t.Run(name, func(t *testing.T) {
+			m := harness.Topologies[topology](t, harness.Options{Containerd: socket, Config: "session-runner: {runs: 1, queue: 6}\n", Env: []string{"BINNACLE_WARM=0"}})
+			second := m.As(m.Token)
+			if topology == "processes" {
+				m.StartService("session-runner-b", "session-runner")
+				second.Addr = m.StartGateway("gateway-b")
+			}
+			cancelStops(t, m, second)
+			proves(t, m)
+		})
+	}
 }
 
-// cancelStops starts the pack cmd.steps for ten minutes and cancels it: by a DELETE of its job, by
-// the notification of an MCP client, and by an HTTP client that closes its connection. It checks
-// that the outcome, which follows the end of the sandbox, is recorded within a second of each.
-func cancelStops(t *testing.T, m *harness.Mesh) {
+// cancelStops starts the pack cmd.steps for ten minutes and cancels it: by a DELETE of its job at the
+// second gateway, by the notification of an MCP client, and by an HTTP client that closes its
+// connection. It checks that the outcome, which follows the end of the sandbox, is recorded within a
+// second of each.
+func cancelStops(t *testing.T, m, second *harness.Mesh) {
 	const args = `{"steps":60,"pause_ms":10000}`
 	for name, start := range map[string]func(t *testing.T, session string) (cancel func()){
 		"delete": func(t *testing.T, session string) func() {
@@ -35,7 +47,7 @@ func cancelStops(t *testing.T, m *harness.Mesh) {
 				t.Fatal(err, r)
 			}
 			return func() {
-				r, err := m.Do(t.Context(), "DELETE", "/api/v1/calls/"+idsOf(t, m, session)[0], "", "")
+				r, err := second.Do(t.Context(), "DELETE", "/api/v1/calls/"+idsOf(t, m, session)[0], "", "")
 				if err != nil || r.Status != 200 {
 					t.Errorf("%v %+v", err, r)
 				}

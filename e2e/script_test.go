@@ -133,4 +133,6 @@ func TestCompose(t *testing.T) {
 	scripts(t, m)
 	t.Run("scale", func(t *testing.T) { spread(t, m) })
 	t.Run("attest", func(t *testing.T) { attested(t, m) })
+	t.Run("progress", func(t *testing.T) { progressOverMCP(t, m) })
+	t.Run("cancel", func(t *testing.T) { cancelStops(t, m, m) })
 }
