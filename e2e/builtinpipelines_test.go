@@ -29,11 +29,6 @@ type pipelineSite struct {
 	notes []string         // comments on issue 7
 }
 
-const (
-	pipelineToken = "gh-t0ken-of-the-test"
-	pipelineKey   = "vk-of-the-test"
-)
-
 func newPipelineSite(t *testing.T) *pipelineSite {
 	t.Helper()
 	s := &pipelineSite{}
@@ -58,16 +53,16 @@ func newPipelineSite(t *testing.T) *pipelineSite {
 	handle("GET /search", "", func(*http.Request, []byte) string {
 		return `{"results":[{"url":"` + s.URL + `/tides","title":"Tides","content":"c"}]}`
 	})
-	handle("GET /repos/octo/harbor/issues/7", pipelineToken, func(*http.Request, []byte) string {
+	handle("GET /repos/octo/harbor/issues/7", gitHubToken, func(*http.Request, []byte) string {
 		return `{"id":70,"number":7,"title":"Add wind 3","body":"There is none.","state":"open","user":{"login":"ann"},"labels":[],"comments":0,"html_url":"https://x/7"}`
 	})
-	handle("POST /repos/octo/harbor/issues/7/comments", pipelineToken, func(_ *http.Request, body []byte) string {
+	handle("POST /repos/octo/harbor/issues/7/comments", gitHubToken, func(_ *http.Request, body []byte) string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.notes = append(s.notes, string(body))
 		return `{"id":71,"html_url":"https://x/7#71"}`
 	})
-	handle("POST /repos/octo/harbor/pulls", pipelineToken, func(_ *http.Request, body []byte) string {
+	handle("POST /repos/octo/harbor/pulls", gitHubToken, func(_ *http.Request, body []byte) string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		var doc map[string]any
@@ -75,7 +70,7 @@ func newPipelineSite(t *testing.T) *pipelineSite {
 		s.pulls = append(s.pulls, doc)
 		return fmt.Sprintf(`{"id":80,"number":%[1]d,"html_url":"https://x/%[1]d"}`, 8+len(s.pulls))
 	})
-	handle("POST /v1/chat/completions", pipelineKey, func(_ *http.Request, body []byte) string {
+	handle("POST /v1/chat/completions", meshKey, func(_ *http.Request, body []byte) string {
 		var in struct{ Messages []struct{ Content string } }
 		_ = json.Unmarshal(body, &in) // a body without messages has no reply
 		text := "Twice a day [1]."
@@ -109,7 +104,7 @@ func pipelineMesh(t *testing.T, start func(testing.TB, harness.Options) *harness
 		addr, port, _ := strings.Cut(host, ":")
 		return "host: " + addr + ", port: " + port + ", mode: http"
 	}
-	packs := connected(t, host, "127.0.0.1:25")
+	packs := connected(t, host, "127.0.0.1:25", "127.0.0.1:5432")
 	for from, change := range map[string]*strings.Replacer{
 		"deploy/images/images.lock":        strings.NewReplacer(),
 		"packs/images/swe.solve.pack.yaml": strings.NewReplacer("https://mesh.example.com", site.URL, "host: mesh.example.com", rule(host), "host: git.example.com", rule(gitHost)),
@@ -126,7 +121,7 @@ func pipelineMesh(t *testing.T, start func(testing.TB, harness.Options) *harness
 		"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8", "BINNACLE_SANDBOX_HOSTS=" + gitHost}})
 	cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress_hosts":[%q,%q]}`, host, gitHost)))
 	cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
-	for name, value := range map[string]string{"github-token": pipelineToken, "pack-llm-key": pipelineKey} {
+	for name, value := range map[string]string{"github-token": gitHubToken, "pack-llm-key": meshKey} {
 		if out, err := m.CLIStdin(value, "secret", "put", name); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -243,7 +238,7 @@ func TestBuiltInPipelines(t *testing.T) {
 			}
 			names := []string{}
 			for _, e := range ledger(t, m) {
-				if strings.Contains(string(e.Data), pipelineToken) || strings.Contains(string(e.Data), pipelineKey) {
+				if strings.Contains(string(e.Data), gitHubToken) || strings.Contains(string(e.Data), meshKey) {
 					t.Errorf("%s contains a secret", e.Name)
 				}
 				names = append(names, e.Name)
