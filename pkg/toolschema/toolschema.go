@@ -253,11 +253,17 @@ func (c *Checker) Output(digest string, t *contract.Tool, output []byte) error {
 	if err := s.Validate(doc); err != nil {
 		var v *jsonschema.ValidationError
 		ok := errors.As(err, &v)
-		for ok && len(v.Causes) > 0 {
-			v = v.Causes[0]
+		for ok && len(v.Causes) > 0 { // whose order differs between runs
+			v = slices.MinFunc(v.Causes, func(a, b *jsonschema.ValidationError) int {
+				return slices.Compare(a.InstanceLocation, b.InstanceLocation)
+			})
 		}
 		if ok {
-			return fmt.Errorf("breaks the output schema at /%s (%s)", strings.Join(v.InstanceLocation, "/"), strings.Join(v.ErrorKind.KeywordPath(), "/"))
+			why := strings.Join(v.ErrorKind.KeywordPath(), "/")
+			if _, no := v.ErrorKind.(*kind.FalseSchema); no && why == "" {
+				why = "no such member"
+			}
+			return fmt.Errorf("breaks the output schema at /%s (%s)", strings.Join(v.InstanceLocation, "/"), why)
 		}
 		return fmt.Errorf("breaks the output schema")
 	}

@@ -117,8 +117,11 @@ const (
 	maxAmount    = 1 << 50
 )
 
+// suffixOfHelmdeck ends the names of manifests in the format of helmdeck.
+const suffixOfHelmdeck = ".helmdeck-pack.yaml"
+
 var (
-	suffixes  = []string{".pack.yaml", ".helmdeck-pack.yaml"}
+	suffixes  = []string{".pack.yaml", suffixOfHelmdeck}
 	classRE   = regexp.MustCompile(`^E[0-4]$`)
 	versionRE = regexp.MustCompile(`^v[1-9][0-9]*$`)
 	// ClassName matches the names of concurrency classes.
@@ -271,7 +274,8 @@ func readManifest(dir, file, clean string) (*manifest, error) {
 
 // findManifest decodes the manifest whose file name is one of stems followed by one of
 // suffixes. It returns an error if there are two, and an empty manifest if there is
-// none.
+// none. As in helmdeck, a pack whose manifest has suffixOfHelmdeck may return members that
+// its output schema does not list.
 func findManifest(dir string, stems []string) (*manifest, error) {
 	m, found := &manifest{}, ""
 	for _, suffix := range suffixes {
@@ -290,6 +294,9 @@ func findManifest(dir string, stems []string) (*manifest, error) {
 			found = path
 			if err := decode(body, filepath.Base(path), m); err != nil {
 				return nil, err
+			}
+			if _, ok := m.OutputSchema["additionalProperties"]; suffix == suffixOfHelmdeck && m.OutputSchema != nil && !ok {
+				m.OutputSchema["additionalProperties"] = true
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
+	"github.com/binnacle-mesh/binnacle/pkg/toolschema"
 )
 
 func write(t *testing.T, dir, name, body string, mode os.FileMode) {
@@ -48,6 +49,27 @@ func TestStated(t *testing.T) {
 		packs, problems := Discover(dir, nil, "")
 		if len(packs) != 1 || len(problems) != 0 || packs[0].Tool.Tool != "cmd.my-tool" || packs[0].Stated != want {
 			t.Errorf("%q: %+v %v", stated, packs, problems)
+		}
+	}
+}
+
+// TestFormatOfHelmdeck checks that an output may have members that a schema in the format of helmdeck
+// does not list, unless the schema forbids them, and that other manifests have closed schemas.
+func TestFormatOfHelmdeck(t *testing.T) {
+	for _, c := range []struct {
+		suffix, more string
+		open         bool
+	}{{".helmdeck-pack.yaml", "", true}, {".helmdeck-pack.yaml", ", additionalProperties: false", false}, {".pack.yaml", "", false}} {
+		dir := t.TempDir()
+		write(t, dir, "a", "x", 0o755)
+		write(t, dir, "a"+c.suffix, "output_schema: {required: [n], properties: {n: number}"+c.more+"}\n", 0o644)
+		packs, problems := Discover(dir, nil, "")
+		if len(packs) != 1 || len(problems) != 0 {
+			t.Fatal(packs, problems)
+		}
+		var checker toolschema.Checker
+		if err := checker.Output("d", &packs[0].Tool, []byte(`{"n":1,"more":2}`)); (err == nil) != c.open || err != nil && !strings.HasSuffix(err.Error(), "at /more (no such member)") && !strings.HasSuffix(err.Error(), "additionalProperties)") {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }
