@@ -18,7 +18,8 @@ import (
 
 // gitServer returns the address of a git server with the repositories open.git, which anyone may
 // read and write, and closed.git, which requires login, the credentials of Basic authentication in
-// base64. Both have a file a.go and a README.md on the branch main, and a branch other.
+// base64. Both have a file a.go and a README.md on the branch main, and a branch other. The repository
+// sum.git has a program that subtracts instead of adding and a test of it, and notes.git a README.md.
 func gitServer(t *testing.T, login string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,6 +44,24 @@ func gitServer(t *testing.T, login string) string {
 	git(from, "add", "-A")
 	git(from, "commit", "-q", "-m", "Add a")
 	git(from, "branch", "other")
+	for name, files := range map[string]map[string]string{
+		"sum":   {"sum.sh": "#!/bin/sh\necho $(($1 - $2))\n", "test.sh": "#!/bin/sh\n[ \"$(./sum.sh 2 3)\" = 5 ] || { echo wrong sum; exit 1; }\n"},
+		"notes": {"README.md": "# Notes\n"},
+	} {
+		at := filepath.Join(dir, name)
+		if err := os.Mkdir(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range files {
+			if err := os.WriteFile(filepath.Join(at, file), []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		git(at, "init", "-q")
+		git(at, "add", "-A")
+		git(at, "commit", "-q", "-m", "Begin")
+		git(dir, "clone", "-q", "--bare", at, name+".git")
+	}
 	for _, name := range []string{"open.git", "closed.git"} {
 		git(dir, "clone", "-q", "--bare", from, name)
 		git(filepath.Join(dir, name), "config", "http.receivepack", "true")

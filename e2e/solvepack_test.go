@@ -14,27 +14,65 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
+// solvedTask is a task of TestSolvePack.
+type solvedTask struct {
+	repository, test string
+	replies          []string // of the model
+	success          bool
+	steps            int
+	exit             float64 // of the test command
+	patch, output    string  // parts of the patch and of the output of the test command
+}
+
+// solvedTasks maps tasks to what swe.solve must return: a new file, a program that is mended after its
+// test was seen to fail, and a change with which the test fails.
+var solvedTasks = map[string]solvedTask{
+	"add a wind":   {"open", "grep -q Wind b.go", []string{`{"command":"cat /proc/*/environ a.go"}`, `{"command":"printf 'package a\n\nfunc Wind() {}\n' > b.go"}`, `{"done":"Added a wind"}`}, true, 2, 0, "+func Wind() {}", ""},
+	"mend the sum": {"sum", "./test.sh", []string{`{"command":"./test.sh"}`, `{"command":"sed -i 's/ - / + /' sum.sh"}`, `{"command":"./test.sh"}`, `{"done":"Added"}`}, true, 3, 0, "+echo $(($1 + $2))", ""},
+	"write a note": {"notes", "cat NOTE", []string{`{"command":"echo more >> README.md"}`, `{"done":"Written"}`}, false, 1, 1, "+more", "No such file"},
+}
+
+// reply returns the next reply of the scripted model to messages of swe.solve, or "".
+func reply(body []byte) string {
+	var in struct{ Messages []struct{ Role, Content string } }
+	if err := json.Unmarshal(body, &in); err != nil || len(in.Messages) < 2 {
+		return ""
+	}
+	task, _, _ := strings.Cut(strings.TrimPrefix(in.Messages[1].Content, "Task: "), "\n")
+	replies, said := solvedTasks[task].replies, 0
+	for _, m := range in.Messages {
+		if m.Role == "assistant" {
+			said++
+		}
+	}
+	if said >= len(replies) {
+		return ""
+	}
+	return replies[said]
+}
+
 // TestSolvePack shows, on one process and with one process per service, that the pack swe.solve
-// runs in its image: it clones a repository through the egress-broker, a scripted model changes
-// it by commands, and the patch, an artifact that names the call, and the result of the test
+// runs in its image: it clones each of three repositories through the egress-broker, a scripted model
+// changes it by commands, and the patch, an artifact that names the call, and the result of the test
 // command are returned. The broker adds the key of the model, which the commands do not have.
+// TestBuiltInPipelines pushes patches and proposes them as pull requests.
 func TestSolvePack(t *testing.T) {
 	const key = "vk-of-the-test"
 	images := workImages(t)
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			at := gitServer(t, "none")
-			texts := []string{`{"command":"cat /proc/*/environ a.go"}`, `{"command":"printf 'package a\n\nfunc Wind() {}\n' > b.go"}`, `{"done":"Added a wind"}`}
 			llm := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path != "/v1/chat/completions" || r.Header.Get("Authorization") != "Bearer "+key || len(texts) == 0 {
+				body, err := io.ReadAll(r.Body)
+				if err != nil || strings.Contains(string(body), key) { // the body contains the output of commands
+					t.Errorf("a command has the key: %v %s", err, body)
+				}
+				next := reply(body)
+				if r.URL.Path != "/v1/chat/completions" || r.Header.Get("Authorization") != "Bearer "+key || next == "" {
 					w.WriteHeader(http.StatusUnauthorized)
 					return
 				}
-				if body, err := io.ReadAll(r.Body); err != nil || strings.Contains(string(body), key) { // the body contains the output of commands
-					t.Errorf("a command has the key: %v %s", err, body)
-				}
-				text, _ := json.Marshal(texts[0])
-				texts = texts[1:]
+				text, _ := json.Marshal(next)
 				fmt.Fprint(w, `{"choices":[{"message":{"role":"assistant","content":`+string(text)+`}}]}`)
 			}))
 			defer llm.Close()
@@ -62,17 +100,19 @@ func TestSolvePack(t *testing.T) {
 			if out, err := m.CLIStdin(key, "secret", "put", "pack-llm-key"); err != nil {
 				t.Fatal(err, out)
 			}
-			out := packCaller{t, m, "s-solve"}.must("swe.solve", `{"repo_url":"`+at+`/open.git","task":"add a wind","model":"m","test_command":"grep -q Wind b.go"}`)
-			id, _ := out["patch_artifact"].(string)
-			test, _ := out["test"].(map[string]any)
-			if out["success"] != true || test["exit_code"] != 0.0 || len(out["steps"].([]any)) != 2 || strings.Contains(fmt.Sprint(out), key) {
-				t.Errorf("%v", out)
-			}
-			if patch := cli(t, m, "artifact", "get", id); !strings.Contains(patch, "+func Wind() {}") || strings.Contains(patch, key) {
-				t.Errorf("the patch %s: %s", id, patch)
-			}
-			if info := strings.ReplaceAll(cli(t, m, "artifact", "info", id), " ", ""); !strings.Contains(info, `"kind":"tool.swe.solve"`) || !strings.Contains(info, `"media_type":"text/x-diff"`) {
-				t.Errorf("the patch: %s", info)
+			for task, c := range solvedTasks {
+				out := packCaller{t, m, "s-solve"}.must("swe.solve", fmt.Sprintf(`{"repo_url":"%s/%s.git","task":%q,"model":"m","test_command":%q}`, at, c.repository, task, c.test))
+				id, _ := out["patch_artifact"].(string)
+				test, _ := out["test"].(map[string]any)
+				if out["success"] != c.success || out["finished"] != true || test["exit_code"] != c.exit || test["command"] != c.test || !strings.Contains(fmt.Sprint(test["output"]), c.output) || len(out["steps"].([]any)) != c.steps || strings.Contains(fmt.Sprint(out), key) {
+					t.Errorf("%s: %v", task, out)
+				}
+				if patch := cli(t, m, "artifact", "get", id); !strings.Contains(patch, c.patch) || strings.Contains(patch, key) {
+					t.Errorf("%s: the patch %s: %s", task, id, patch)
+				}
+				if info := strings.ReplaceAll(cli(t, m, "artifact", "info", id), " ", ""); !strings.Contains(info, `"kind":"tool.swe.solve"`) || !strings.Contains(info, `"media_type":"text/x-diff"`) {
+					t.Errorf("%s: the patch: %s", task, info)
+				}
 			}
 		})
 	}

@@ -82,7 +82,11 @@ func Solve(ctx context.Context, in Input) (Output, error) {
 	if strings.HasPrefix(in.Ref, "-") {
 		return out, pack.Invalid("/ref", "%q is not the name of a branch or tag", in.Ref)
 	}
-	dir, err := os.MkdirTemp("", "solve")
+	work, err := os.Getwd() // in the sandbox /work, the only folder whose files can be executed
+	if err != nil {
+		return out, err
+	}
+	dir, err := os.MkdirTemp(work, "solve")
 	if err != nil {
 		return out, err
 	}

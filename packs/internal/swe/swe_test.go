@@ -56,6 +56,7 @@ func server(t *testing.T, files map[string]string, texts ...string) (address str
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	t.Setenv("BINNACLE_URL", s.URL)
+	t.Chdir(t.TempDir())
 	return s.URL + "/repo.git", asked
 }
 

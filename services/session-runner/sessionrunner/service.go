@@ -353,7 +353,7 @@ func (s *Service) handle(ctx context.Context, w *execute.Work) execute.Result {
 		receive, end = s.reports.begin(w)
 		defer end()
 	}
-	out, err := r.Run(ctx, sandbox.Spec{Progress: receive, ID: strings.ToLower(w.Call.ID), Program: p.Program, Image: p.Tool.Image, DiskMiB: p.Tool.DiskMiB, Env: p.Env, Stdin: stdin, Limits: limits, Egress: network,
+	out, err := r.Run(ctx, sandbox.Spec{Progress: receive, ID: strings.ToLower(w.Call.ID), Program: p.Program, Image: p.Tool.Image, DiskMiB: p.Tool.DiskMiB, Executable: p.Executable, Env: p.Env, Stdin: stdin, Limits: limits, Egress: network,
 		Time: at, Seed: sha256.Sum256(contract.Bytes(w.Intent))})
 	var missing *program.MissingInterpreter
 	if errors.As(err, &missing) {

@@ -169,7 +169,7 @@ func (r *Runner) runIn(ctx context.Context, s sandbox.Spec, runtime string) (san
 		return sandbox.Outcome{}, err
 	}
 	s.Env = s.Egress.Environment(s.Env)
-	p := profile{runtime: runtime, image: imageID{s.Program.Digest, s.Image}, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: cmp.Or(s.DiskMiB, sandbox.DefaultDiskMiB), egress: s.Egress != nil}
+	p := profile{runtime: runtime, image: imageID{s.Program.Digest, s.Image}, memoryMiB: s.Limits.MemoryMiB, cpuMillis: s.Limits.CPUMillis, pids: s.Limits.Pids, diskMiB: cmp.Or(s.DiskMiB, sandbox.DefaultDiskMiB), executable: s.Executable, egress: s.Egress != nil}
 	c := r.pool.take(p, s.Program)
 	if c == nil {
 		var err error
@@ -293,12 +293,17 @@ func environment(image, pack []string) []string {
 // spec returns the options of the container, among others: a network namespace with a
 // loopback device only, no capabilities, a system call filter unless argv[0] is filteredPath,
 // a read-only root, and the limits of the run. The writable folders are tmpfs mounts of the
-// profile's size, whose pages and files count as memory of the run.
+// profile's size, whose pages and files count as memory of the run. Their files cannot be executed,
+// except those in /work if the profile permits it.
 func spec(p profile, argv, env []string, uid uint32, way wayOut) []oci.SpecOpts {
 	mem := uint64(p.memoryMiB) << 20
 	var mounts []specs.Mount
 	for _, path := range writable {
-		mounts = append(mounts, specs.Mount{Destination: path, Type: "tmpfs", Source: "tmpfs", Options: append([]string{"nosuid", "nodev", "noexec"}, sandbox.FolderOptions(p.diskMiB)...)})
+		options := append([]string{"nosuid", "nodev"}, sandbox.FolderOptions(p.diskMiB)...)
+		if path != "/work" || !p.executable {
+			options = append(options, "noexec")
+		}
+		mounts = append(mounts, specs.Mount{Destination: path, Type: "tmpfs", Source: "tmpfs", Options: options})
 	}
 	if way != "" {
 		mounts = append(mounts, way.mounts()...)

@@ -23,13 +23,14 @@ import (
 
 // profile identifies the containers that are equal before a run starts in them.
 type profile struct {
-	runtime   string // containerd runtime; "" is containerd's default
-	image     imageID
-	memoryMiB int64
-	cpuMillis int64
-	pids      int64
-	diskMiB   int64 // size of each writable folder
-	egress    bool  // the container can have a listener for its connections
+	runtime    string // containerd runtime; "" is containerd's default
+	image      imageID
+	memoryMiB  int64
+	cpuMillis  int64
+	pids       int64
+	diskMiB    int64 // size of each writable folder
+	executable bool  // files in /work can be executed
+	egress     bool  // the container can have a listener for its connections
 }
 
 // prepared is a container for one run. Its first process is the launcher, which waits for the

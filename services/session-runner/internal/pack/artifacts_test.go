@@ -82,7 +82,7 @@ func TestAnnotation(t *testing.T) {
 		"", "env: [A=1]\n", "env: [A=2]\n", "env: [A=1, B=2]\n",
 		"artifacts: [{member: patch, name: a.diff, media_type: text/x-diff}]\n",
 		"artifacts: [{member: patch, name: a.diff, media_type: text/x-diff, base64: true}]\n",
-		"progress: true\n", "concurrency: browser\n", "concurrency: heavy\nprogress: true\n",
+		"progress: true\n", "tier: container\n", "tier: container\nexecutable: true\n", "concurrency: browser\n", "concurrency: heavy\nprogress: true\n",
 		"artifact_inputs: [{member: file, max_bytes: 1}]\n", "artifact_inputs: [{member: file, max_bytes: 2}]\n",
 		"artifact_inputs: [{member: file, max_bytes: 2}]\noutput_schema: {required: [n], properties: {n: number}}\n",
 	} {

@@ -145,7 +145,7 @@ func (l *loader) make(m *manifest, file, name string) (Pack, error) {
 		return Pack{}, err
 	}
 	tool, err := m.tool(name, image, sealed.Digest)
-	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool, Digest: contract.Digest(&tool), Artifacts: m.Artifacts, Inputs: m.Inputs, Progress: m.Progress, Shares: m.Concurrency, Examples: m.Examples}, err
+	return Pack{Path: path, Program: sealed, Env: m.Env, Tool: tool, Digest: contract.Digest(&tool), Artifacts: m.Artifacts, Inputs: m.Inputs, Progress: m.Progress, Executable: m.Executable, Shares: m.Concurrency, Examples: m.Examples}, err
 }
 
 // place seals the program of a pack. If the manifest names no image and the program requires an

@@ -39,11 +39,12 @@ type Pack struct {
 	Digest  string // digest of Tool
 	Stated  string // name in the manifest if it differs from that of the file, which the pack has; otherwise empty
 
-	Artifacts []Artifact // members of the output that are stored as artifacts
-	Inputs    []Input    // arguments that are artifacts whose content the program receives
-	Progress  bool       // lines of the program's standard error report its progress
-	Shares    string     // concurrency class: the configuration bounds how many calls of a class run at a time; empty means none
-	Examples  []Example  // of the manifest
+	Artifacts  []Artifact // members of the output that are stored as artifacts
+	Inputs     []Input    // arguments that are artifacts whose content the program receives
+	Progress   bool       // lines of the program's standard error report its progress
+	Executable bool       // files that the program writes to /work can be executed
+	Shares     string     // concurrency class: the configuration bounds how many calls of a class run at a time; empty means none
+	Examples   []Example  // of the manifest
 }
 
 // manifest holds the members of a file NAME.pack.yaml or NAME.helmdeck-pack.yaml. For
@@ -64,8 +65,9 @@ type manifest struct {
 	CPUMillis      int64                 `yaml:"cpu_millis"`
 	Pids           int64                 `yaml:"pids"`
 	Tier           string                `yaml:"tier"`
-	Image          string                `yaml:"image"`    // image in which the program runs: NAME, NAME@DIGEST or DIGEST
-	DiskMiB        int64                 `yaml:"disk_mib"` // size of each writable folder of the sandbox
+	Image          string                `yaml:"image"`      // image in which the program runs: NAME, NAME@DIGEST or DIGEST
+	DiskMiB        int64                 `yaml:"disk_mib"`   // size of each writable folder of the sandbox
+	Executable     bool                  `yaml:"executable"` // files that the program writes to /work can be executed
 	Rerunnable     bool                  `yaml:"rerunnable"`
 	Progress       bool                  `yaml:"progress"`     // the program reports its progress
 	Concurrency    string                `yaml:"concurrency"`  // concurrency class
@@ -240,6 +242,9 @@ func (m *manifest) annotated() map[string]any {
 	if m.Progress {
 		extra["progress"] = true
 	}
+	if m.Executable {
+		extra["executable"] = true
+	}
 	if m.Concurrency != "" {
 		extra["concurrency"] = m.Concurrency
 	}
@@ -382,6 +387,8 @@ func (m *manifest) check(file string) error {
 		return fmt.Errorf("tier: %q is not process, wasi, container or microvm", m.Tier)
 	case m.Image != "" && m.Tier != tierContainer && m.Tier != tierMicroVM:
 		return fmt.Errorf("image: requires tier container or microvm, not %s", m.Tier)
+	case m.Executable && m.Tier != tierContainer && m.Tier != tierMicroVM:
+		return fmt.Errorf("executable: requires tier container or microvm, not %s", m.Tier)
 	case (m.Tier == tierWASI) != isWASM(file):
 		return fmt.Errorf("tier: %q cannot run %s: .wasm files require tier wasi, and other files another tier", m.Tier, file)
 	}

@@ -19,17 +19,18 @@ import (
 // Spec describes one run: the program, its environment and input, and the limits that
 // the decision permits.
 type Spec struct {
-	ID       string // unique id of the run; tier process names the cgroup and the folder of the run after it
-	Program  *program.Program
-	Image    string // digest of the image in which the program runs; "" means none; only tiers container and microvm have images
-	DiskMiB  int64  // size of each writable folder in MiB; 0 means DefaultDiskMiB
-	Env      []string
-	Stdin    []byte
-	Limits   contract.Sandbox
-	Egress   *Egress           // nil if the run has no network
-	Progress func(line []byte) // see Stderr.Report; nil if the program reports no progress
-	Time     time.Time         // start of the validity of the intent; the clock of a deterministic tier starts at it
-	Seed     [32]byte          // seed of the random numbers of a deterministic tier, derived from the intent
+	ID         string // unique id of the run; tier process names the cgroup and the folder of the run after it
+	Program    *program.Program
+	Image      string // digest of the image in which the program runs; "" means none; only tiers container and microvm have images
+	DiskMiB    int64  // size of each writable folder in MiB; 0 means DefaultDiskMiB
+	Executable bool   // files in /work can be executed; only tiers container and microvm permit it
+	Env        []string
+	Stdin      []byte
+	Limits     contract.Sandbox
+	Egress     *Egress           // nil if the run has no network
+	Progress   func(line []byte) // see Stderr.Report; nil if the program reports no progress
+	Time       time.Time         // start of the validity of the intent; the clock of a deterministic tier starts at it
+	Seed       [32]byte          // seed of the random numbers of a deterministic tier, derived from the intent
 }
 
 // Outcome describes how the program ended, its output and usage, and the limits that
