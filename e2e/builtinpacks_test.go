@@ -155,9 +155,6 @@ func (s *localServices) run(t *testing.T, m *harness.Mesh, host string) {
 			t.Errorf("%s: %d %s", c[0], status, body)
 		}
 	}
-	if status, _, body := p.call("http.fetch", `{"url":"`+url+`/tides"}`); status != 403 || !strings.Contains(body, contract.ReasonTaintedDataEgressDeny) {
-		t.Errorf("after a program of the session received a secret: %d %s", status, body)
-	}
 	p.session = "s-writes"
 	if status, _, body := p.call("sql.server.query", `{"query":"WITH x AS (UPDATE pg_database SET datconnlimit = 1 RETURNING 1) SELECT * FROM x"}`); status != 400 || !strings.Contains(body, "read-only") {
 		t.Errorf("a statement that writes, by a user who may: %d %s", status, body)
@@ -186,6 +183,9 @@ func TestConnectedPacks(t *testing.T) {
 			cli(t, m, "trust", "sign", write(t, "p0.json", s.ceilings(host)))
 			cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
 			s.run(t, m, host)
+			if status, _, body := (packCaller{t, m, "s-writes"}).call("http.fetch", `{"url":"`+s.site.URL+`/tides"}`); status != 403 || !strings.Contains(body, contract.ReasonTaintedDataEgressDeny) {
+				t.Errorf("after a program of the session received a secret: %d %s", status, body)
+			}
 			s.mails.mails = nil
 			sendsMail(t, m, s.mails)
 			for _, e := range ledger(t, m) {

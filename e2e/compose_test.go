@@ -23,7 +23,8 @@ import (
 // downloaded through the egress-broker, that calls without a free sandbox wait, and that images,
 // held sandboxes and tier container work with two session-runners and two egress-brokers, also
 // after both brokers were killed during requests, that packs are added, changed, removed and installed
-// while two session-runners run, and that tools of an MCP server are packs.
+// while two session-runners run, that tools of an MCP server are packs, and that the built-in packs
+// that connect to a service and those of held sandboxes work.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64
@@ -90,14 +91,20 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		}
 	}
 	scriptPack(t, packs, "first.sh", "/bin/sh", `{"n":1}`) // without an image
+	local := startServices(t)
+	builtin := local.packs(t, host)
+	if err := os.CopyFS(packs, os.DirFS(builtin)); err != nil {
+		t.Fatal(err)
+	}
 	work, key := publisher(t)
 	hook := newNoticeReceiver(t)
 	hook.accept()
 	bundles, foreign := newBundleServer(t), newBundleServer(t)
 	withServers(t, boxed.Images)
+	addImages(t, boxed.Images, "shell:tools", "python", "node")
 	up, quay := newUpstream(t, "127.0.0.1:0", host), harbor(t, "127.0.0.1:0")
 	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6, scripts: shell, pack_keys: [" + key + "], " + standIn + "}\n",
-		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "MCP_TEST=" + strings.Replace(up.url, host, "127.0.0.1", 1), "QUAY_TEST=" + quay.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
+		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "PACKS_TEST=" + local.site.URL + "," + local.mail + "," + local.database, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "MCP_TEST=" + strings.Replace(up.url, host, "127.0.0.1", 1), "QUAY_TEST=" + quay.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
 	}
@@ -116,6 +123,16 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 		t.Errorf("capture is not hashed, or the session cannot be listed: %v\n%s", err, events)
 	}
 	composeEgress(t, m, host, port, &seen)
+	t.Run("built-in packs", func(t *testing.T) {
+		local.run(t, m, host)
+		out := packCaller{t, m, "s-mail"}.must("mail.send", `{"to":["bob@mail.test"],"subject":"Tides","text":"High at noon."}`)
+		if out["recipients"] != 1.0 || len(local.mails.mails) != 1 {
+			t.Errorf("%v %q", out, local.mails.mails)
+		}
+		if out := cli(t, m, "pack", "test", builtin, "doc.parse", "image.convert", "slides.render", "sql.query"); strings.Count(out, "passed") != 4 {
+			t.Error(out)
+		}
+	})
 	bundles.build(t, m)
 	bundles.activated(t, m, host)
 	deniedBundle(t, m, foreign, host)
@@ -129,6 +146,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	sandboxQueue(t, m, "session-runner")
 	m.Scale("session-runner=2", "egress-broker=2")
 	t.Run("boxed", func(t *testing.T) { scriptsIn(t, m, sdkDir(t), "boxed", vars...) })
+	t.Run("work packs", func(t *testing.T) { workPacks(t, m, "tools") })
 	t.Run("packs", func(t *testing.T) { composePacks(t, m, host, work) })
 	composeServers(t, m, up, "http://"+host+quay.URL[strings.LastIndexByte(quay.URL, ':'):])
 	heldEgress(t, m, "http://"+heldAt, true, heldReached, heldRelease)

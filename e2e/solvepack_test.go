@@ -34,7 +34,9 @@ var solvedTasks = map[string]solvedTask{
 
 // reply returns the next reply of the scripted model to messages of swe.solve, or "".
 func reply(body []byte) string {
-	var in struct{ Messages []struct{ Role, Content string } }
+	var in struct {
+		Messages []struct{ Role, Content string }
+	}
 	if err := json.Unmarshal(body, &in); err != nil || len(in.Messages) < 2 {
 		return ""
 	}
