@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -98,15 +99,46 @@ func (p packCaller) must(tool, args string) map[string]any {
 	return out
 }
 
+// templates writes packs by `binnacle pack new`, named after their languages, to a folder.
+func templates(t *testing.T, dir string, languages ...string) {
+	t.Helper()
+	for _, language := range languages {
+		new := exec.Command(filepath.Join(harness.Root(), "bin/binnacle"), "pack", "new", "new-"+language, "--language", language, "--packs", dir)
+		if out, err := new.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if language != "go" {
+			continue
+		}
+		build := exec.Command("go", "build", "-o", filepath.Join(dir, "new-go"), filepath.Join(dir, "new-go.src", "main.go"))
+		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+}
+
 // TestWorkPacks runs workPacks on one process and with one process per service and two
-// session-runners. TestComposeConfigured runs it on compose.
+// session-runners, and the packs that `binnacle pack new` writes in each language.
+// TestComposeConfigured does so on compose.
 func TestWorkPacks(t *testing.T) {
-	images := workImages(t, "python", "node")
+	images, packs := workImages(t, "python", "node"), t.TempDir()
+	templates(t, packs, "go", "python", "shell", "typescript")
+	lock, err := os.ReadFile(filepath.Join(images, "images.lock"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(packs, "images.lock"), lock, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
-			m := start(t, harness.Options{Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_WARM=0"}})
+			m := start(t, harness.Options{Packs: packs, Containerd: containerdSocket, Env: []string{"BINNACLE_IMAGES=" + images, "BINNACLE_WARM=0"}})
 			if name == "processes" {
 				m.StartService("session-runner-b", "session-runner")
+			}
+			if out := cli(t, m, "pack", "test", packs); strings.Count(out, "passed") != 4 {
+				t.Errorf("templates: %s", out)
 			}
 			workPacks(t, m, "shell")
 			if out := cli(t, m, "replay"); !strings.HasSuffix(strings.TrimSpace(out), "equal") {
