@@ -24,7 +24,7 @@ import (
 // held sandboxes and tier container work with two session-runners and two egress-brokers, also
 // after both brokers were killed during requests, that packs are added, changed, removed and installed
 // while two session-runners run, that tools of an MCP server are packs, and that the built-in packs
-// that connect to a service and those of held sandboxes work.
+// that connect to a service, those of held sandboxes and swe.solve work.
 func TestComposeConfigured(t *testing.T) {
 	_, doc := harness.NewLLM(t)
 	var spans atomic.Int64
@@ -93,6 +93,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	scriptPack(t, packs, "first.sh", "/bin/sh", `{"n":1}`) // without an image
 	local := startServices(t)
 	builtin := local.packs(t, host)
+	solve := startSolver(t)
 	if err := os.CopyFS(packs, os.DirFS(builtin)); err != nil {
 		t.Fatal(err)
 	}
@@ -100,11 +101,12 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	hook := newNoticeReceiver(t)
 	hook.accept()
 	bundles, foreign := newBundleServer(t), newBundleServer(t)
+	solve.pack(t, packs, host, "tools")
 	withServers(t, boxed.Images)
 	addImages(t, boxed.Images, "shell:tools", "python", "node")
 	up, quay := newUpstream(t, "127.0.0.1:0", host), harbor(t, "127.0.0.1:0")
 	m := harness.Compose(t, harness.Options{Images: boxed.Images, LLM: doc, Capture: "hashed", Power: true, Policies: []string{rego}, Packs: packs, Config: "session-runner: {runs: 1, queue: 6, scripts: shell, pack_keys: [" + key + "], " + standIn + "}\n",
-		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "PACKS_TEST=" + local.site.URL + "," + local.mail + "," + local.database, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "MCP_TEST=" + strings.Replace(up.url, host, "127.0.0.1", 1), "QUAY_TEST=" + quay.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt, "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
+		Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "EGRESS_TEST=" + site.URL, "PACKS_TEST=" + local.site.URL + "," + local.mail + "," + local.database + "," + solve.git + "," + solve.model, "BINNACLE_JOB_WEBHOOK=" + hook.URL, "BINNACLE_BUNDLE_SERVERS=" + bundles.URL, "HELD_TEST=" + held.URL, "MCP_TEST=" + strings.Replace(up.url, host, "127.0.0.1", 1), "QUAY_TEST=" + quay.URL, "BINNACLE_SANDBOX_HOSTS=" + heldAt + "," + at(host, solve.git), "BINNACLE_EGRESS_NETWORKS=" + host + "/32", "BINNACLE_NOOP=1"}})
 	if name := m.Connect(t, "gateway").NC.ConnectedServerName(); name != bus.GroupCommitServer {
 		t.Errorf("the NATS server is named %s", name)
 	}
@@ -146,7 +148,14 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	sandboxQueue(t, m, "session-runner")
 	m.Scale("session-runner=2", "egress-broker=2")
 	t.Run("boxed", func(t *testing.T) { scriptsIn(t, m, sdkDir(t), "boxed", vars...) })
-	t.Run("work packs", func(t *testing.T) { workPacks(t, m, "tools") })
+	t.Run("work packs", func(t *testing.T) {
+		workPacks(t, m, "tools")
+		p := packCaller{t, m, "s-repository"}
+		p.must("sandbox.create", `{"image":"tools","memory_mib":256}`)
+		solve.repository(p, host)
+		p.must("sandbox.terminate", `{}`)
+		solve.solve(t, m, host)
+	})
 	t.Run("packs", func(t *testing.T) { composePacks(t, m, host, work) })
 	composeServers(t, m, up, "http://"+host+quay.URL[strings.LastIndexByte(quay.URL, ':'):])
 	heldEgress(t, m, "http://"+heldAt, true, heldReached, heldRelease)
