@@ -115,9 +115,9 @@ func (s *solver) solve(t *testing.T, m *harness.Mesh, host string) {
 // repository checks that repo.fetch, repo.map and repo.push work in a session with a held sandbox.
 func (s *solver) repository(p packCaller, host string) {
 	p.t.Helper()
-	p.must("repo.fetch", `{"url":"http://`+at(host, s.git)+`/notes.git","clone_path":"/work/notes"}`)
-	const repo = `{"clone_path":"/work/notes"`
-	if out := p.must("repo.map", repo+`}`); out["files_total"] != 1.0 {
+	p.must("repo.fetch", `{"url":"http://`+at(host, s.git)+`/open.git","clone_path":"/work/open"}`)
+	const repo = `{"clone_path":"/work/open"`
+	if out := p.must("repo.map", repo+`}`); out["files_total"] != 2.0 {
 		p.t.Errorf("%v", out)
 	}
 	p.must("fs.write", repo+`,"path":"NOTE","content":"fair winds"}`)
