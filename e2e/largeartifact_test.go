@@ -3,6 +3,8 @@ package e2e
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -11,17 +13,22 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/s3test"
 )
 
+var largeSize = flag.Int64("large-artifact", 192<<20, "size in bytes of the artifact of TestLargeArtifact; each store needs as much room on the disk")
+
 // TestLargeArtifact shows that neither the client nor a service has a file in memory as a whole, in
-// the stream and in S3: the maximum memory of each grows by less than half of the size of the file,
-// whose parts all differ, while it is uploaded, verified and read.
+// the stream and in S3: the maximum memory of each grows by less than 96 MiB, which is half of the
+// size of the file in CI, while the file is uploaded, verified and read. The parts of the file all
+// differ. The file is stored although the ledger does not respond for two seconds of each three. The
+// flag -large-artifact sets its size; docs/performance.md has the figures of 10 GiB.
 func TestLargeArtifact(t *testing.T) {
-	const size, most = 192 << 20, 96 << 20
+	const most = 96 << 20
 	file := filepath.Join(t.TempDir(), "large")
 	f, err := os.Create(file)
 	if err != nil {
@@ -29,15 +36,15 @@ func TestLargeArtifact(t *testing.T) {
 	}
 	sum := sha256.New()
 	part := make([]byte, artifact.PartSize)
-	for n := range size / artifact.PartSize {
-		copy(part, fmt.Sprintf("part %8d", n))
-		for _, w := range []io.Writer{f, sum} {
-			if _, err := w.Write(part); err != nil {
-				t.Fatal(err)
-			}
+	for n := range *largeSize / artifact.PartSize {
+		head := fmt.Appendf(nil, "part %8d", n)
+		copy(part, head)
+		if _, err := f.WriteAt(head, n*artifact.PartSize); err != nil { // the rest is a hole of the file
+			t.Fatal(err)
 		}
+		sum.Write(part)
 	}
-	if err := f.Close(); err != nil {
+	if err := errors.Join(f.Truncate(*largeSize/artifact.PartSize*artifact.PartSize), f.Close()); err != nil {
 		t.Fatal(err)
 	}
 	want := hex.EncodeToString(sum.Sum(nil))
@@ -59,29 +66,55 @@ func TestLargeArtifact(t *testing.T) {
 			run := func(to io.Writer, args ...string) {
 				t.Helper()
 				var problem strings.Builder
+				began := time.Now()
 				cmd := exec.Command(filepath.Join(harness.Root(), "bin/binnacle"), args...)
 				cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), m.Env()...), to, &problem
 				if err := cmd.Run(); err != nil {
 					t.Fatalf("%v %s", err, problem.String())
 				}
+				t.Logf("artifact %s of %d MiB: %.1f s", args[1], *largeSize>>20, time.Since(began).Seconds())
 				if r := cmd.ProcessState.SysUsage().(*syscall.Rusage); r.Maxrss<<10 > most {
 					t.Errorf("%s: the client used %d MiB", args[1], r.Maxrss>>10)
 				}
 			}
 			var id strings.Builder
+			resume := pausing(m)
 			run(&id, "artifact", "put", file)
+			resume()
 			got := sha256.New()
 			run(got, "artifact", "get", strings.TrimSpace(id.String()))
 			if hex.EncodeToString(got.Sum(nil)) != want || strings.TrimSpace(id.String()) != "ar-"+want {
 				t.Errorf("the artifact %s has other content than the file", id.String())
 			}
 			for _, s := range services {
-				if grown := maxMemory(t, m.PID(s)) - before[s]; grown > most {
+				grown := maxMemory(t, m.PID(s)) - before[s]
+				t.Logf("the maximum memory of %s: %d MiB, %d MiB more than at the start", s, (before[s]+grown)>>20, grown>>20)
+				if grown > most {
 					t.Errorf("the maximum memory of %s has grown by %d MiB", s, grown>>20)
 				}
 			}
 		})
 	}
+}
+
+// pausing stops the NATS server for two seconds of each three until the returned function is called.
+// A gateway notifies the clients of other calls after less time than that.
+func pausing(m *harness.Mesh) (resume func()) {
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(time.Second):
+			}
+			m.Signal("nats", syscall.SIGSTOP)
+			time.Sleep(2 * time.Second)
+			m.Signal("nats", syscall.SIGCONT)
+		}
+	}()
+	return func() { close(ended); <-done }
 }
 
 // maxMemory returns the maximum resident memory of a process so far, in bytes.

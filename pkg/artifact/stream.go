@@ -28,8 +28,16 @@ const codeStoreFailed = 10077
 // exceed the limit of a stream. Its code is that of other failures to store, too.
 const jetstreamFull = "maximum bytes exceeded"
 
+// requestTimeout is the maximum duration of one request to the stream for a part.
+const requestTimeout = 15 * time.Second
+
 // Put implements Store.
 func (s Stream) Put(ctx context.Context, key string, part []byte) error {
+	return Repeat(ctx, requestTimeout, func(ctx context.Context) error { return s.put(ctx, key, part) })
+}
+
+// put is one attempt of Put.
+func (s Stream) put(ctx context.Context, key string, part []byte) error {
 	_, err := s.Conn.Publish(ctx, &nats.Msg{Subject: bus.ArtifactSubject(key), Data: part})
 	var api *jetstream.APIError
 	if err == nil || !errors.As(err, &api) || api.ErrorCode != codeStoreFailed {
@@ -49,9 +57,18 @@ func (s Stream) Put(ctx context.Context, key string, part []byte) error {
 	return nil
 }
 
-// Get implements Store. A replica may lag, so the leader is queried before the part
+// Get implements Store.
+func (s Stream) Get(ctx context.Context, key string) (part []byte, err error) {
+	err = Repeat(ctx, requestTimeout, func(ctx context.Context) error {
+		part, err = s.get(ctx, key)
+		return err
+	})
+	return part, err
+}
+
+// get is one attempt of Get. A replica may lag, so the leader is queried before the part
 // counts as missing.
-func (s Stream) Get(ctx context.Context, key string) ([]byte, error) {
+func (s Stream) get(ctx context.Context, key string) ([]byte, error) {
 	req := bus.LastBy(bus.ArtifactSubject(key))
 	m, err := s.Conn.Get(ctx, bus.Artifacts, req)
 	if errors.Is(err, bus.ErrNotFound) {

@@ -46,6 +46,7 @@ type Request struct {
 	Timeout  time.Duration
 	IdemKey  string
 	TraceCtx string
+	Patience time.Duration   // time for which the append of the proposal is repeated while the ledger is unavailable, below the ledger's duplicate window; 0 means the attempts of one append
 	Parent   *contract.Event // event of the parent call that this call is nested in, or nil
 
 	// Executor is the service that the tool document of the kind names, or "" if
@@ -361,6 +362,11 @@ func (p *Proposer) Propose(ctx context.Context, r Request) (*Pending, error) {
 			}()
 		}
 		seq, err := p.Emit.Append(ctx, e)
+		if r.Patience > 0 && errors.Is(err, eventlog.ErrUnavailable) {
+			patient, cancel := context.WithTimeout(ctx, r.Patience)
+			defer cancel()
+			err = eventlog.Retry(patient, func() (err error) { seq, err = p.Emit.Append(patient, e); return err })
+		}
 		if pend.seq, pend.lost = seq, err; err != nil {
 			pend.store <- err
 		}

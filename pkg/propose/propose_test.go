@@ -1,13 +1,16 @@
 package propose
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/blob"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog/memlog"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -59,5 +62,40 @@ func TestTenant(t *testing.T) {
 				t.Errorf("%s: a query for %s gets %q, %v", c.name, tenant, got, err)
 			}
 		}
+	}
+}
+
+// silentLog is a log that is unavailable for its first n appends.
+type silentLog struct {
+	memlog.Log
+	n int
+}
+
+func (l *silentLog) Append(ctx context.Context, subject, id string, data []byte) (uint64, error) {
+	if l.n--; l.n >= 0 {
+		return 0, eventlog.ErrUnavailable
+	}
+	return l.Log.Append(ctx, subject, id, data)
+}
+
+// TestPatience shows that the append of a proposal is repeated while the ledger is unavailable, for
+// as long as the request has patience, and not without patience.
+func TestPatience(t *testing.T) {
+	for _, c := range []struct {
+		patience time.Duration
+		silent   int
+		stored   bool
+	}{{0, 0, true}, {0, 1, false}, {time.Minute, 1, true}, {time.Minute, 500, true}, {time.Minute, 700, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &Proposer{Emit: &emit.Emitter{Log: &silentLog{n: c.silent}, Tenant: "t", Source: "gateway/gw1", Now: time.Now}, Blobs: &blob.Store{Tenant: "t"}, Instance: "gw1"}
+			pend, err := p.Propose(t.Context(), Request{ID: "c-1", Kind: "tool.a", Actor: "ann", Client: "-", Args: []byte("{}"), Session: "s-1", Patience: c.patience})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pend.Close()
+			if <-pend.Stored(); (pend.Seq() == 1) != c.stored || (pend.lost == nil) != c.stored {
+				t.Errorf("%+v: sequence %d, %v", c, pend.Seq(), pend.lost)
+			}
+		})
 	}
 }

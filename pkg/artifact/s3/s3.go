@@ -44,24 +44,8 @@ type Store struct {
 	timeout time.Duration // of one request for a part; requestTimeout except in tests
 }
 
-const (
-	requestTimeout = 30 * time.Second // maximum duration of one request for a part
-	attempts       = 4                // number of requests for a part
-)
-
-// repeat calls f until it returns within the time of a request, at most attempts times, so that a
-// large artifact survives a pause of the endpoint. Writing a part is idempotent.
-func (s *Store) repeat(ctx context.Context, f func(context.Context) error) error {
-	for n := 1; ; n++ {
-		limited, cancel := context.WithTimeout(ctx, s.timeout)
-		err := f(limited)
-		late := limited.Err() != nil && ctx.Err() == nil
-		cancel()
-		if err == nil || !late || n == attempts {
-			return err
-		}
-	}
-}
+// requestTimeout is the maximum duration of one request for a part.
+const requestTimeout = 30 * time.Second
 
 // New returns a store. It does not connect. The error for a missing or malformed member of c
 // names the setting.
@@ -154,7 +138,7 @@ func (s *Store) failed(what string, err error) error {
 
 // Put implements artifact.Store.
 func (s *Store) Put(ctx context.Context, key string, part []byte) error {
-	return s.repeat(ctx, func(ctx context.Context) error { return s.put(ctx, key, part) })
+	return artifact.Repeat(ctx, s.timeout, func(ctx context.Context) error { return s.put(ctx, key, part) })
 }
 
 // put is one attempt of Put.
@@ -179,7 +163,7 @@ func (s *Store) put(ctx context.Context, key string, part []byte) error {
 
 // Get implements artifact.Store.
 func (s *Store) Get(ctx context.Context, key string) (part []byte, err error) {
-	err = s.repeat(ctx, func(ctx context.Context) error {
+	err = artifact.Repeat(ctx, s.timeout, func(ctx context.Context) error {
 		part, err = s.get(ctx, key)
 		return err
 	})

@@ -91,7 +91,7 @@ func TestSlowEndpoint(t *testing.T) {
 	}
 	pauses.Store(1000)
 	requests.Store(0)
-	if err := through.Put(t.Context(), "t.gateway.u-slow.1", []byte("part")); !errors.Is(err, context.DeadlineExceeded) || requests.Load() != attempts {
+	if err := through.Put(t.Context(), "t.gateway.u-slow.1", []byte("part")); !errors.Is(err, context.DeadlineExceeded) || requests.Load() != artifact.Attempts {
 		t.Errorf("%d requests, %v", requests.Load(), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

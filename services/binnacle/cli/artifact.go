@@ -102,7 +102,6 @@ func newArtifactPutCmd(c *env) *cobra.Command {
 				h = http.Header{}
 			}
 			h.Set("Content-Type", media)
-			h.Set("X-Binnacle-Timeout", "600")
 			resp, err := c.stream(cmd.Context(), http.MethodPost, "/api/v1/artifacts?"+q.Encode(), from, size, h)
 			if err != nil {
 				return err

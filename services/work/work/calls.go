@@ -18,6 +18,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/canon"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/handle"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
@@ -113,7 +114,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 	if err := lineage(ctx, s, w, a.Inputs); err != nil {
 		return failed(err)
 	}
-	if _, err := s.env.Emit.Append(ctx, s.env.Emit.New(contract.EventArtifactStored, d.Artifact, contract.Bytes(&d), w.Event)); err != nil {
+	if err := s.append(ctx, s.env.Emit.New(contract.EventArtifactStored, d.Artifact, contract.Bytes(&d), w.Event)); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the artifact cannot be recorded: %v", err)
 	}
 	u, err = recorded(ctx, s, w, o.Upload)
@@ -124,6 +125,14 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 		return execute.Fail(contract.CodeArtifactFailed, "the artifact was recorded and is not in the view")
 	}
 	return stored(ctx, s, w, u)
+}
+
+// append appends an event. While the ledger does not respond, it repeats the append, for at most
+// patience.
+func (s *Service) append(ctx context.Context, e *contract.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return eventlog.Retry(ctx, func() error { _, err := s.env.Emit.Append(ctx, e); return err })
 }
 
 // inlineUpload returns the id of the upload of the content in a call's arguments.
@@ -369,7 +378,7 @@ func (s *Service) link(ctx context.Context, w *execute.Work, a *args) execute.Re
 		return failed(err)
 	}
 	d := events.ArtifactLinked{Artifact: a.Artifact, CallID: w.Call.ID, Expires: contract.Time(s.env.Emit.Now().Add(time.Duration(a.TTL) * time.Second))}
-	if _, err := s.env.Emit.Append(ctx, s.env.Emit.New(contract.EventArtifactLinked, a.Artifact, contract.Bytes(&d), w.Event)); err != nil {
+	if err := s.append(ctx, s.env.Emit.New(contract.EventArtifactLinked, a.Artifact, contract.Bytes(&d), w.Event)); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the link cannot be recorded: %v", err)
 	}
 	return output(map[string]any{"artifact": a.Artifact, "expires": d.Expires, "owner": u.Data.Actor, "upload": u.Data.Upload})

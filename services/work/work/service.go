@@ -64,6 +64,11 @@ func (*Service) Declaration() bus.Declaration {
 // Calls that run pipelines have places of their own, since they wait for other calls.
 const limit = 16
 
+// patience is the time for which a call for artifacts waits for a ledger that does not respond. It
+// is below the ledger's duplicate window, so that an append may be repeated. Calls may have
+// verified gigabytes before, and the client would have to send them again.
+const patience = 4 * time.Minute
+
 // documents returns the documents of all tools of the service.
 func documents() []contract.Tool { return append(tools(), runs.Tools...) }
 
@@ -149,10 +154,21 @@ func (s *Service) apply(en eventlog.Entry) error {
 }
 
 // read calls f with the view, which has then applied every event that was stored before
-// the call of read. f must not retain what it reads, because later events change it.
+// the call of read. f must not retain what it reads, because later events change it. While the
+// ledger does not respond, read waits, for at most patience.
 func (s *Service) read(ctx context.Context, f func(v *shelf.View)) error {
-	if err := s.follower.Poll(ctx); err != nil {
-		return err
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := s.follower.Poll(patient)
+		if err == nil {
+			break
+		}
+		select {
+		case <-patient.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

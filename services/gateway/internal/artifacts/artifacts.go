@@ -55,6 +55,9 @@ const (
 	MaxUploads = 32               // uploads in progress at a gateway
 	idle       = 30 * time.Second // maximum time for which no data of an upload arrives
 	longest    = 12 * time.Hour   // maximum duration of an upload; its call must run before the collector removes the upload
+	verifying  = 10 * time.Hour   // maximum timeout of the call of an upload
+	slowest    = 4 << 20          // bytes that work verifies in a second at least
+	patience   = 4 * time.Minute  // time for which a call for content that was stored outlasts a ledger that does not respond; below the duplicate window of the ledger
 )
 
 // errIdle is the error of an upload of which no data arrived for idle.
@@ -139,10 +142,32 @@ func (s *API) Upload(c echo.Context) error {
 	put.Int("retain_s", retain)
 	put.Int("size", o.Size)
 	put.Str("upload", o.Upload)
-	err = s.Calls.Respond(c, who, "tool."+toolPut, toolPut, put.End())
+	err = s.respond(c, who, put.End(), o.Size)
 	recorded = err == nil && c.Response().Status == http.StatusOK // with 202, the call has no outcome yet
 	now.Digest, now.Size = o.Digest, o.Size
 	return s.afterwards(c, who, now, err)
+}
+
+// respond proposes the call artifact.put for size bytes that were stored, and responds with its
+// outcome. Work reads and verifies all of them: without a calls.TimeoutHeader, the timeout grows
+// with the size. A ledger that does not respond for less than patience does not end the call,
+// because the content would have to be sent again.
+func (s *API) respond(c echo.Context, who *auth.Caller, args []byte, size int64) error {
+	r, err := s.Calls.Request(c, "tool."+toolPut, toolPut, args, who)
+	if err != nil {
+		return err
+	}
+	if c.Request().Header.Get(calls.TimeoutHeader) == "" {
+		r.Timeout = toVerify(r.Timeout, size)
+	}
+	r.Patience = patience
+	return s.Calls.Answer(c, r)
+}
+
+// toVerify returns the timeout of a call that verifies size bytes, if that of a call without any is
+// least.
+func toVerify(least time.Duration, size int64) time.Duration {
+	return min(least+time.Duration(size/slowest)*time.Second, verifying)
 }
 
 // room returns the number of bytes that the quota of a tenant has left. The error is

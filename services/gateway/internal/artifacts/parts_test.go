@@ -212,3 +212,15 @@ func TestFindMalformed(t *testing.T) {
 		}
 	}
 }
+
+// TestToVerify checks the timeouts of the calls of uploads by their sizes in GiB.
+func TestToVerify(t *testing.T) {
+	for size, want := range map[int64]time.Duration{0: time.Minute, 1: 316 * time.Second, 10: 2620 * time.Second, 1024: verifying} {
+		if got := toVerify(time.Minute, size<<30); got != want {
+			t.Errorf("%d GiB: %s, want %s", size, got, want)
+		}
+	}
+	if claimed := 23 * time.Hour; longest+verifying > claimed { // see services/work
+		t.Error("the longest upload and its verification take longer than its parts are kept")
+	}
+}

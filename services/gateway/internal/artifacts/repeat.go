@@ -69,7 +69,7 @@ func (s *API) again(c echo.Context, who *auth.Caller, args []byte, r propose.Req
 		return calls.Conflict(r, "this key was used for an upload with other content, labels, name, type or retention; use a new one")
 	}
 	body.Streamed(c)
-	return s.Calls.Respond(c, who, "tool."+toolPut, toolPut, args)
+	return s.respond(c, who, args, now.Size)
 }
 
 // afterwards handles the error of a call for content that was stored. If another request under the
@@ -90,5 +90,5 @@ func (s *API) afterwards(c echo.Context, who *auth.Caller, now upload, failed er
 	if was, err := first(args); err != nil || was != now {
 		return failed
 	}
-	return s.Calls.Respond(c, who, "tool."+toolPut, toolPut, args)
+	return s.respond(c, who, args, now.Size)
 }

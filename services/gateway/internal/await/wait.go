@@ -97,6 +97,10 @@ type Terms struct {
 	Within time.Duration // maximum time to the outcome, from the start of the wait
 	Async  bool          // the wait ends when the call is escalated
 	People time.Duration // maximum time to the outcome, from an escalation; 0 means the rest of Within
+
+	// Patience is the time for which the wait goes on after the ledger has stopped responding. It
+	// then ends as Silent if the ledger does not respond. 0 means that it ends at once.
+	Patience time.Duration
 }
 
 // lastFrames is the maximum time to wait, after the outcome, for the last frames of a
@@ -129,7 +133,7 @@ type Waiter struct {
 // that t or a Notified sink allows, plus lastFrames if the outcome was received. Wait never cancels
 // the call: if ctx is done, the wait ends but the call continues.
 func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result {
-	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted), lost: w.Probe.Lost()}
+	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(max(probe.Unstarted, t.Patience)), lost: w.Probe.Lost()}
 	defer m.deadline.Stop()
 	defer m.late.Stop()
 	for m.State == 0 {
@@ -162,7 +166,14 @@ func (m *machine) next(ctx context.Context, w Waiter, src Source) {
 	case err := <-src.Failed():
 		m.State, m.Err = Failed, err
 	case <-m.lost:
-		m.State = Silent
+		if m.lost = nil; m.terms.Patience == 0 {
+			m.State = Silent
+		}
+		m.resume = time.After(m.terms.Patience)
+	case <-m.resume:
+		if m.lost, m.resume = w.Probe.Lost(), nil; closed(m.lost) {
+			m.State = Silent
+		}
 	case <-m.late.C:
 		m.check(ctx, w, src)
 	case <-m.deadline.C:
@@ -178,7 +189,8 @@ type machine struct {
 	terms          Terms
 	sink           Sink
 	deadline, late *time.Timer
-	lost           <-chan struct{} // closed when the ledger stops responding; nil once the call is known to run
+	lost           <-chan struct{} // closed when the ledger stops responding; nil once the call is known to run, and until resume
+	resume         <-chan time.Time
 }
 
 func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
@@ -196,7 +208,7 @@ func (m *machine) take() {
 		m.State, m.Err = Broken, err
 		return
 	case running:
-		m.lost = nil
+		m.lost, m.resume = nil, nil
 		m.late.Stop()
 	}
 	m.settle()

@@ -46,12 +46,29 @@ func (s *source) ended(id string, frames int64) {
 
 // ledger is a Probe whose results a test sets.
 type ledger struct {
+	mu       sync.Mutex
 	lost     chan struct{}
 	unsteady bool
 }
 
-func (l *ledger) Lost() <-chan struct{} { return l.lost }
-func (l *ledger) Unsteady() bool        { return l.unsteady }
+func (l *ledger) Lost() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
+}
+
+// set makes the ledger stop responding, or respond again.
+func (l *ledger) set(silent bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if silent {
+		close(l.lost)
+	} else {
+		l.lost = make(chan struct{})
+	}
+}
+
+func (l *ledger) Unsteady() bool { return l.unsteady }
 
 // frames is a Sink that adds up the numbers of frames that a test sends.
 type frames struct {
@@ -147,6 +164,23 @@ func TestWait(t *testing.T) {
 			w.src.escalated <- anEscalation
 			after(time.Second, func() { close(w.ledger.lost) })
 		}, state: Silent, took: time.Second, want: func(r *Result) bool { return r.Escalated != nil }},
+		"outlasts a silent ledger": {terms: Terms{Within: time.Hour, Patience: time.Minute}, do: func(w *world) {
+			after(time.Second, func() { w.ledger.set(true) })
+			after(30*time.Second, func() { w.ledger.set(false) })
+			after(5*time.Minute, func() { w.src.ended("r-1", 0) })
+		}, state: Ended, took: 5*time.Minute + 31*time.Second},
+		"meets a ledger that is silent for long": {terms: Terms{Within: time.Hour, Patience: time.Minute}, do: func(w *world) {
+			after(time.Second, func() { w.ledger.set(true) })
+		}, state: Silent, took: time.Minute + time.Second},
+		"meets a ledger that is silent again": {terms: Terms{Within: time.Hour, Patience: time.Minute}, do: func(w *world) {
+			w.ledger.set(true)
+			after(time.Second, func() { w.ledger.set(false) })
+			after(5*time.Minute, func() { w.ledger.set(true) })
+		}, state: Silent, took: 6*time.Minute + time.Second},
+		"is stored late, with patience": {terms: Terms{Within: time.Hour, Patience: time.Minute}, set: func(w *world) { w.src.stored = make(chan struct{}) },
+			do: func(w *world) { after(59*time.Second, func() { close(w.src.stored) }) }, state: Overdue, took: time.Hour},
+		"is not stored, with patience": {terms: Terms{Within: time.Hour, Patience: time.Minute}, set: func(w *world) { w.src.stored = make(chan struct{}) },
+			state: Silent, took: time.Minute},
 		"does not start after an election": {terms: minute, set: func(w *world) {
 			w.ledger.unsteady = true
 			w.progress = func(context.Context) bool { return false }

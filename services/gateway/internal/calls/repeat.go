@@ -264,7 +264,7 @@ func (s *Runner) Repeat(ctx context.Context, r propose.Request, before *Prior) (
 		}
 		return s.result(ctx, r, out)
 	}
-	res := s.WaitAgain(ctx, before.Proposal, &before.Call, before.Known(), await.Terms{Within: r.Timeout})
+	res := s.WaitAgain(ctx, before.Proposal, &before.Call, before.Known(), await.Terms{Within: r.Timeout, Patience: r.Patience})
 	switch res.State {
 	case await.Ended:
 		return s.result(ctx, r, res.Outcome)

@@ -43,6 +43,21 @@ type Runner struct {
 	followed followed
 }
 
+// down reports whether the ledger does not respond. If r has patience, down waits as long for the
+// ledger to respond again, or until ctx ends.
+func (s *Runner) down(ctx context.Context, r propose.Request) bool {
+	ctx, cancel := context.WithTimeout(ctx, r.Patience)
+	defer cancel()
+	for s.Probe.Down() {
+		select {
+		case <-ctx.Done():
+			return true
+		case <-time.After(probe.Every):
+		}
+	}
+	return false
+}
+
 // Propose begins to record the proposal of a call. If the probes show that the ledger
 // does not respond, Propose records nothing and returns an error at once. The proposal
 // may not be durable yet when Propose returns, and may still fail to be recorded (see
@@ -50,7 +65,7 @@ type Runner struct {
 // an *apierr.Error with status 413 or 503. If the error is nil, the caller must close
 // the pending call.
 func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pending, error) {
-	if s.Probe.Down() {
+	if s.down(ctx, r) {
 		return nil, Silent(r, "nothing was proposed")
 	}
 	p, err := s.Proposer.Propose(ctx, r)
@@ -113,10 +128,10 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 // sink does not complete, for example because frames were lost, AwaitWith returns the outcome
 // anyway.
 func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, sink await.Sink) (*propose.Outcome, []byte, error) {
-	if s.Probe.Down() {
+	if s.down(ctx, r) {
 		return nil, nil, Silent(r, "nothing was proposed")
 	}
-	terms, again := await.Terms{Within: r.Timeout + Margin, Async: async}, r
+	terms, again := await.Terms{Within: r.Timeout + Margin, Async: async, Patience: r.Patience}, r
 	if async {
 		terms.Within, again.Timeout = min(terms.Within, asyncWait), min(r.Timeout, asyncWait)
 	}

@@ -141,7 +141,7 @@ var requestHeaders = []param{
 	text("X-Binnacle-Session", "session of the call: an id, or a name that the caller gives, \"s-\" and up to 98 of [A-Za-z0-9_-]; a new session without it"),
 	text("X-Binnacle-Sandbox", "id of the held sandbox of the session that the call is for, in place of the argument sandbox of the tool"),
 	text("X-Binnacle-Subject", "name of the data subject that the contents are about, up to 128 bytes: they are encrypted under its keys and can be erased alone. Refused unless the contents are encrypted. Not recorded"),
-	number("X-Binnacle-Timeout", "seconds that the caller waits, 1 to 600, or up to 86400 for pipeline.run and 2678400 for pipeline.schedule; the call must start within them"),
+	number("X-Binnacle-Timeout", "seconds that the caller waits, 1 to 600, or up to 86400 for pipeline.run and 2678400 for pipeline.schedule; 90 without it, an hour for pipeline.run, and for an upload a second more for each 4 MiB; the call must start within them"),
 	text("Idempotency-Key", "with it, a request that is sent again does not become a second call: its first outcome is the answer"),
 	text("Prefer", "respond-async: answer at once if people must approve the call, and after a second if it has no outcome (RFC 7240)"),
 	text("X-Binnacle-On-Behalf-Of", "principal for whom the caller acts; policy checks the claim"),
