@@ -114,7 +114,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 	if err := lineage(ctx, s, w, a.Inputs); err != nil {
 		return failed(err)
 	}
-	if err := s.append(ctx, s.env.Emit.New(contract.EventArtifactStored, d.Artifact, contract.Bytes(&d), w.Event)); err != nil {
+	if err := appended(ctx, s, s.env.Emit.New(contract.EventArtifactStored, d.Artifact, contract.Bytes(&d), w.Event)); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the artifact cannot be recorded: %v", err)
 	}
 	u, err = recorded(ctx, s, w, o.Upload)
@@ -127,9 +127,9 @@ func (s *Service) put(ctx context.Context, w *execute.Work, a *args) execute.Res
 	return stored(ctx, s, w, u)
 }
 
-// append appends an event. While the ledger does not respond, it repeats the append, for at most
+// appended appends an event. While the ledger does not respond, it repeats the append, for at most
 // patience.
-func (s *Service) append(ctx context.Context, e *contract.Event) error {
+func appended(ctx context.Context, s *Service, e *contract.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return eventlog.Retry(ctx, func() error { _, err := s.env.Emit.Append(ctx, e); return err })
@@ -378,7 +378,7 @@ func (s *Service) link(ctx context.Context, w *execute.Work, a *args) execute.Re
 		return failed(err)
 	}
 	d := events.ArtifactLinked{Artifact: a.Artifact, CallID: w.Call.ID, Expires: contract.Time(s.env.Emit.Now().Add(time.Duration(a.TTL) * time.Second))}
-	if err := s.append(ctx, s.env.Emit.New(contract.EventArtifactLinked, a.Artifact, contract.Bytes(&d), w.Event)); err != nil {
+	if err := appended(ctx, s, s.env.Emit.New(contract.EventArtifactLinked, a.Artifact, contract.Bytes(&d), w.Event)); err != nil {
 		return execute.Fail(contract.CodeUnavailable, "the link cannot be recorded: %v", err)
 	}
 	return output(map[string]any{"artifact": a.Artifact, "expires": d.Expires, "owner": u.Data.Actor, "upload": u.Data.Upload})

@@ -45,7 +45,7 @@ type Runner struct {
 
 // down reports whether the ledger does not respond. If r has patience, down waits as long for the
 // ledger to respond again, or until ctx ends.
-func (s *Runner) down(ctx context.Context, r propose.Request) bool {
+func down(ctx context.Context, s *Runner, r propose.Request) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.Patience)
 	defer cancel()
 	for s.Probe.Down() {
@@ -65,7 +65,7 @@ func (s *Runner) down(ctx context.Context, r propose.Request) bool {
 // an *apierr.Error with status 413 or 503. If the error is nil, the caller must close
 // the pending call.
 func (s *Runner) Propose(ctx context.Context, r propose.Request) (*propose.Pending, error) {
-	if s.down(ctx, r) {
+	if down(ctx, s, r) {
 		return nil, Silent(r, "nothing was proposed")
 	}
 	p, err := s.Proposer.Propose(ctx, r)
@@ -128,7 +128,7 @@ func (s *Runner) Await(ctx context.Context, r propose.Request, async bool) (*pro
 // sink does not complete, for example because frames were lost, AwaitWith returns the outcome
 // anyway.
 func (s *Runner) AwaitWith(ctx context.Context, r propose.Request, async bool, sink await.Sink) (*propose.Outcome, []byte, error) {
-	if s.down(ctx, r) {
+	if down(ctx, s, r) {
 		return nil, nil, Silent(r, "nothing was proposed")
 	}
 	terms, again := await.Terms{Within: r.Timeout + Margin, Async: async, Patience: r.Patience}, r
