@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -78,7 +79,7 @@ func TestLargeArtifact(t *testing.T) {
 				}
 			}
 			var id strings.Builder
-			resume := pausing(m)
+			resume := pausing(t, m)
 			run(&id, "artifact", "put", file)
 			resume()
 			got := sha256.New()
@@ -97,9 +98,10 @@ func TestLargeArtifact(t *testing.T) {
 	}
 }
 
-// pausing stops the NATS server for two seconds of each three until the returned function is called.
-// A gateway notifies the clients of other calls after less time than that.
-func pausing(m *harness.Mesh) (resume func()) {
+// pausing stops the NATS server for two seconds of each three until the returned function is called
+// or the test ends. A gateway notifies the clients of other calls after less time than that.
+func pausing(t *testing.T, m *harness.Mesh) (resume func()) {
+	t.Helper()
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -114,7 +116,9 @@ func pausing(m *harness.Mesh) (resume func()) {
 			m.Signal("nats", syscall.SIGCONT)
 		}
 	}()
-	return func() { close(ended); <-done }
+	resume = sync.OnceFunc(func() { close(ended); <-done })
+	t.Cleanup(resume)
+	return resume
 }
 
 // maxMemory returns the maximum resident memory of a process so far, in bytes.

@@ -15,13 +15,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestPipelineKilled kills both instances of work while each of eight runs waits in a
-// different one of its eight steps, approves the steps while no instance runs, and checks
-// that every run then continues to its end: each step was called once, and the evidence of
-// one of the runs verifies. The gateway is killed while the webhook of jobs refuses the notices
-// of the runs, and then each run has one that is accepted. A schedule continues, too, and none
-// of its times is recorded twice. Both instances of work then have the same views, which replay
-// rebuilds.
+// TestPipelineKilled runs the scripts for pipelines and artifacts with two instances of work. It
+// kills both while each of eight runs waits in a different one of its eight steps, approves the
+// steps while no instance runs, and checks that every run then continues to its end: each step was
+// called once, and the evidence of one of the runs verifies. The gateway is killed while the
+// webhook of jobs refuses the notices of the runs, and then each run has one that is accepted. A
+// schedule continues, too, and none of its times is recorded twice. Both instances of work then
+// have the same views, which replay rebuilds.
 func TestPipelineKilled(t *testing.T) {
 	t.Parallel()
 	hook := newNoticeReceiver(t)
@@ -40,6 +40,7 @@ func TestPipelineKilled(t *testing.T) {
 	if err := os.WriteFile(ask, []byte(`{"id":"ask","scope":"agent","subject":"admin","rules":[{"kinds":["tool.pipeline.approve"],"verdict":"ESCALATE","reason_code":"APPROVAL_REQUIRED","approval":{"quorum":1,"timeout_ms":600000}}]}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	namedScripts(t, m, "pipeline", "artifact")
 	must(m, "principals", "register", "bob", "person")
 	must(m, "roles", "grant", "bob", "approver")
 	must(m, "policy", "activate", ask)

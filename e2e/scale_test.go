@@ -135,7 +135,7 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 // TestComposeScale shows that services start from snapshots with two instances each
 // (composeSnapshots), that two instances each of six services work behind one port, that
 // keys can be rotated and revoked under load without a failed call, that new connections
-// do not fail after a gateway was killed, that hooks of a coding agent work (composeHooks), and that
+// do not fail after a gateway was killed, that the scripts for pipelines and artifacts pass, that hooks of a coding agent work (composeHooks), and that
 // a second instance of audit is rejected.
 func TestComposeScale(t *testing.T) {
 	m := harness.Compose(t, harness.Options{Noop: true})
@@ -155,6 +155,7 @@ func TestComposeScale(t *testing.T) {
 	})
 	t.Run("a gateway dies", func(t *testing.T) { gatewayDies(t, m, l) })
 	l.end()
+	namedScripts(t, m, "pipeline", "artifact")
 	t.Run("governed everywhere", func(t *testing.T) { governedEverywhere(t, m) })
 	t.Run("hooks", func(t *testing.T) { composeHooks(t, m) })
 	t.Run("once", func(t *testing.T) { runsOnceOnCompose(t, m) })

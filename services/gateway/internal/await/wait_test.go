@@ -164,23 +164,25 @@ func TestWait(t *testing.T) {
 			w.src.escalated <- anEscalation
 			after(time.Second, func() { close(w.ledger.lost) })
 		}, state: Silent, took: time.Second, want: func(r *Result) bool { return r.Escalated != nil }},
-		"outlasts a silent ledger": {terms: Terms{Within: time.Hour, Patience: time.Minute}, do: func(w *world) {
-			after(time.Second, func() { w.ledger.set(true) })
-			after(30*time.Second, func() { w.ledger.set(false) })
-			after(5*time.Minute, func() { w.src.ended("r-1", 0) })
-		}, state: Ended, took: 5*time.Minute + 31*time.Second},
+		"outlasts a ledger that is silent three times": {terms: Terms{Within: time.Hour, Patience: time.Minute}, do: func(w *world) {
+			for range 3 {
+				after(50*time.Second, func() { w.ledger.set(true) })
+				after(50*time.Second, func() { w.ledger.set(false) })
+			}
+			w.src.ended("r-1", 0)
+		}, state: Ended, took: 5 * time.Minute},
 		"meets a ledger that is silent for long": {terms: Terms{Within: time.Hour, Patience: time.Minute}, do: func(w *world) {
 			after(time.Second, func() { w.ledger.set(true) })
-		}, state: Silent, took: time.Minute + time.Second},
-		"meets a ledger that is silent again": {terms: Terms{Within: time.Hour, Patience: time.Minute}, do: func(w *world) {
-			w.ledger.set(true)
-			after(time.Second, func() { w.ledger.set(false) })
-			after(5*time.Minute, func() { w.ledger.set(true) })
-		}, state: Silent, took: 6*time.Minute + time.Second},
+		}, state: Silent, took: time.Minute + 1500*time.Millisecond},
 		"is stored late, with patience": {terms: Terms{Within: time.Hour, Patience: time.Minute}, set: func(w *world) { w.src.stored = make(chan struct{}) },
 			do: func(w *world) { after(59*time.Second, func() { close(w.src.stored) }) }, state: Overdue, took: time.Hour},
 		"is not stored, with patience": {terms: Terms{Within: time.Hour, Patience: time.Minute}, set: func(w *world) { w.src.stored = make(chan struct{}) },
-			state: Silent, took: time.Minute},
+			state: Silent, took: time.Minute + 1500*time.Millisecond},
+		"does not start for a while after an election, with patience": {terms: Terms{Within: time.Hour, Patience: time.Minute}, set: func(w *world) {
+			w.ledger.unsteady = true
+			began := time.Now()
+			w.progress = func(context.Context) bool { return time.Since(began) > 30*time.Second }
+		}, state: Overdue, took: time.Hour},
 		"does not start after an election": {terms: minute, set: func(w *world) {
 			w.ledger.unsteady = true
 			w.progress = func(context.Context) bool { return false }
