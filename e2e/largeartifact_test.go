@@ -51,11 +51,7 @@ func TestLargeArtifact(t *testing.T) {
 	want := hex.EncodeToString(sum.Sum(nil))
 	for name, env := range map[string]func() []string{
 		"stream": func() []string { return nil },
-		"S3": func() []string {
-			e := s3test.Start(t)
-			return []string{"BINNACLE_S3_ENDPOINT=" + e.URL, "BINNACLE_S3_BUCKET=" + s3test.Bucket,
-				"BINNACLE_S3_CREDENTIALS_FILE=" + e.File(t, s3test.Writer), "BINNACLE_S3_COLLECTOR_FILE=" + e.File(t, s3test.Collector)}
-		},
+		"S3":     func() []string { return s3test.Start(t).Env(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := harness.Processes(t, harness.Options{Env: env()})
@@ -98,8 +94,8 @@ func TestLargeArtifact(t *testing.T) {
 	}
 }
 
-// pausing stops the NATS server for two seconds of each three until the returned function is called
-// or the test ends. A gateway notifies the clients of other calls after less time than that.
+// pausing stops the NATS server again and again for two seconds until the returned function is called
+// or the test ends. It runs for a second in between, and longer if the file is large. A gateway notifies the clients of other calls after less time than that.
 func pausing(t *testing.T, m *harness.Mesh) (resume func()) {
 	t.Helper()
 	ended, done := make(chan struct{}), make(chan struct{})
@@ -109,7 +105,7 @@ func pausing(t *testing.T, m *harness.Mesh) (resume func()) {
 			select {
 			case <-ended:
 				return
-			case <-time.After(time.Second):
+			case <-time.After(max(time.Second, time.Duration(*largeSize>>30)*time.Second)):
 			}
 			m.Signal("nats", syscall.SIGSTOP)
 			time.Sleep(2 * time.Second)

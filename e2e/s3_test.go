@@ -24,8 +24,7 @@ func TestArtifactsInS3(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := s3test.Start(t)
-			m := start(t, harness.Options{Capture: "encrypted", Env: []string{"BINNACLE_S3_ENDPOINT=" + e.URL, "BINNACLE_S3_BUCKET=" + s3test.Bucket,
-				"BINNACLE_S3_CREDENTIALS_FILE=" + e.File(t, s3test.Writer), "BINNACLE_S3_COLLECTOR_FILE=" + e.File(t, s3test.Collector)}})
+			m := start(t, harness.Options{Capture: "encrypted", Env: e.Env(t)})
 			artifactsInS3(t, m, e, func() {
 				for _, p := range m.Names() {
 					m.Restart(p)

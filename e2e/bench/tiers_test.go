@@ -18,12 +18,15 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
+	"github.com/binnacle-mesh/binnacle/pkg/artifact/s3"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/s3test"
+	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
 // tiers measures calls of a pack that does almost nothing, in each tier: as requests that wait
-// for the outcome, and as jobs. It also measures artifacts.
+// for the outcome, and as jobs.
 func tiers(t *testing.T) {
 	dir := t.TempDir()
 	for name, env := range map[string][]string{"upper": nil, "upper.wasm": {"GOOS=wasip1", "GOARCH=wasm"}} {
@@ -76,7 +79,6 @@ func tiers(t *testing.T) {
 		}
 		add(row{Name: "job, from its start to its result, tier " + tier, Durability: "process", Clients: 1, P50us: us(lat, .5), P99us: us(lat, .99)})
 	}
-	artifacts(t, m)
 }
 
 // job starts a call as a job and reads its state until it has an outcome.
@@ -114,18 +116,30 @@ func job(m *harness.Mesh, kind, tool string) error {
 // artifactSize is the size in bytes of the artifacts that are measured.
 const artifactSize = 8 << 20
 
-// artifacts measures uploads and downloads of artifacts and, as their floors, writes and reads
-// of the same parts in the stream ARTIFACTS of another server.
-func artifacts(t *testing.T, m *harness.Mesh) {
+// artifacts measures uploads and downloads of artifacts on two meshes in one process, one of which
+// stores them in S3, and as their floors writes and reads of the same parts in another stream
+// ARTIFACTS and the same bucket.
+func artifacts(t *testing.T) {
+	b := meshtest.Start(t, []bus.Declaration{{Service: services.Gateway, Artifacts: true}})
+	storedIn(t, harness.One(t, harness.Options{}), artifact.Stream{Conn: b.Connect(t, services.Gateway)}, "the stream")
+	e := s3test.Start(t)
+	bucket, err := s3.New(s3.Config{Endpoint: e.URL, Bucket: s3test.Bucket, AccessKey: s3test.Writer, SecretKey: s3test.Secret(s3test.Writer)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	storedIn(t, harness.One(t, harness.Options{Env: e.Env(t)}), bucket, "S3")
+}
+
+// storedIn measures uploads and downloads of artifacts of m, and writes and reads of their parts in
+// a store of the same kind.
+func storedIn(t *testing.T, m *harness.Mesh, store artifact.Store, where string) {
 	content := make([]byte, artifactSize)
 	for i := range content {
 		content[i] = byte(i * i >> 7)
 	}
-	b := meshtest.Start(t, []bus.Declaration{{Service: "gateway", Artifacts: true}})
-	store := artifact.Stream{Conn: b.Connect(t, "gateway")}
 	var uploads atomic.Int64
 	bare := func() error {
-		key := fmt.Sprintf("t.gateway.bench%d.", uploads.Add(1))
+		key := fmt.Sprintf("t.gateway.u-bench%d.", uploads.Add(1))
 		for at := 0; at < len(content); at += artifact.PartSize {
 			if err := store.Put(t.Context(), key+fmt.Sprint(at/artifact.PartSize), content[at:at+artifact.PartSize]); err != nil {
 				return err
@@ -135,7 +149,7 @@ func artifacts(t *testing.T, m *harness.Mesh) {
 	}
 	read := func() error {
 		for i := range artifactSize / artifact.PartSize {
-			if _, err := store.Get(t.Context(), fmt.Sprintf("t.gateway.bench1.%d", i)); err != nil {
+			if _, err := store.Get(t.Context(), fmt.Sprintf("t.gateway.u-bench1.%d", i)); err != nil {
 				return err
 			}
 		}
@@ -155,7 +169,7 @@ func artifacts(t *testing.T, m *harness.Mesh) {
 	for _, r := range []struct {
 		name string
 		one  func() error
-	}{{"floor: the parts of an artifact into the store", bare}, {"upload of an artifact", upload}, {"floor: the parts of an artifact from the store", read}, {"download of an artifact", download}} {
+	}{{"floor: the parts of an artifact into " + where, bare}, {"upload of an artifact into " + where, upload}, {"floor: the parts of an artifact from " + where, read}, {"download of an artifact from " + where, download}} {
 		lat, rate, err := load(1, span/2, func(int) error { return r.one() })
 		if err != nil {
 			t.Fatal(r.name, err)

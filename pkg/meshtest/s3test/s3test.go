@@ -60,6 +60,12 @@ func (e *Endpoint) File(t testing.TB, user string) string {
 	return file
 }
 
+// Env returns the environment of a mesh that stores artifacts in the bucket.
+func (e *Endpoint) Env(t testing.TB) []string {
+	t.Helper()
+	return []string{"BINNACLE_S3_ENDPOINT=" + e.URL, "BINNACLE_S3_BUCKET=" + Bucket, "BINNACLE_S3_CREDENTIALS_FILE=" + e.File(t, Writer), "BINNACLE_S3_COLLECTOR_FILE=" + e.File(t, Collector)}
+}
+
 // Start starts an endpoint that runs until the test ends.
 func Start(t testing.TB) *Endpoint {
 	t.Helper()
