@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestPipelineKilled runs the scripts for pipelines and artifacts with two instances of work. It
-// kills both while each of eight runs waits in a different one of its eight steps, approves the
+// TestPipelineKilled runs the scripts for pipelines and artifacts with two instances of work, and
+// a run while the NATS server is stopped. It kills both while each of eight runs waits in a different one of its eight steps, approves the
 // steps while no instance runs, and checks that every run then continues to its end: each step was
 // called once, and the evidence of one of the runs verifies. The gateway is killed while the
 // webhook of jobs refuses the notices of the runs, and then each run has one that is accepted. A
@@ -41,6 +42,7 @@ func TestPipelineKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	namedScripts(t, m, "pipeline", "artifact")
+	pausedRun(t, m)
 	must(m, "principals", "register", "bob", "person")
 	must(m, "roles", "grant", "bob", "approver")
 	must(m, "policy", "activate", ask)
@@ -125,6 +127,28 @@ func TestPipelineKilled(t *testing.T) {
 	must(m, "export", "--session", "s-killed-3", "--out", tar)
 	if out := must(m, "verify", tar); !strings.Contains(out, "VERIFIED") {
 		t.Error(out)
+	}
+}
+
+// pausedRun shows that a run whose caller waits for it ends although the ledger does not respond for
+// three seconds.
+func pausedRun(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	naps := write(t, "naps.json", `{"name":"naps","steps":[{"id":"nap","pack":"cmd.spin","map":"${{ inputs.n }}","parallel":1,"input":{"how":"nap"}}],"output":"${{ steps.nap.output[5].result }}"}`)
+	ended := make(chan string)
+	go func() {
+		out, err := m.CLI("pipeline", "run", naps, "--input", "n=[1,2,3,4,5,6]", "--session", "s-naps")
+		ended <- fmt.Sprint(out, err)
+	}()
+	eventually(t, "the run has begun", time.Minute, func() bool {
+		out, err := m.CLI("pipeline", "runs")
+		return err == nil && strings.Contains(out, "naps")
+	})
+	m.Signal("nats", syscall.SIGSTOP)
+	time.Sleep(3 * time.Second)
+	m.Signal("nats", syscall.SIGCONT)
+	if out := <-ended; !strings.Contains(out, "rested") {
+		t.Errorf("a run during which the ledger did not respond: %s", out)
 	}
 }
 

@@ -57,7 +57,6 @@ const (
 	longest    = 12 * time.Hour   // maximum duration of an upload; its call must run before the collector removes the upload
 	verifying  = 10 * time.Hour   // maximum timeout of the call of an upload
 	slowest    = 4 << 20          // bytes that work verifies in a second at least
-	patience   = 4 * time.Minute  // time for which a call for content that was stored outlasts a ledger that does not respond; below the duplicate window of the ledger
 )
 
 // errIdle is the error of an upload of which no data arrived for idle.
@@ -150,7 +149,7 @@ func (s *API) Upload(c echo.Context) error {
 
 // respond proposes the call artifact.put for size bytes that were stored, and responds with its
 // outcome. Work reads and verifies all of them: without a calls.TimeoutHeader, the timeout grows
-// with the size. A ledger that does not respond for less than patience does not end the call,
+// with the size. A ledger that does not respond for less than calls.Patience does not end the call,
 // because the content would have to be sent again.
 func (s *API) respond(c echo.Context, who *auth.Caller, args []byte, size int64) error {
 	r, err := s.Calls.Request(c, "tool."+toolPut, toolPut, args, who)
@@ -160,7 +159,7 @@ func (s *API) respond(c echo.Context, who *auth.Caller, args []byte, size int64)
 	if c.Request().Header.Get(calls.TimeoutHeader) == "" {
 		r.Timeout = toVerify(r.Timeout, size)
 	}
-	r.Patience = patience
+	r.Patience = calls.Patience
 	return s.Calls.Answer(c, r)
 }
 

@@ -34,7 +34,9 @@ const deferWithin = 2 * time.Second
 
 // deferred records that a call becomes a job, if the wait for its outcome ended without one and
 // the call continues. If the record cannot be appended, the response is sent without it: the
-// call continues in any case, and its state can be read by its id.
+// call continues in any case, and its state can be read by its id. If the proposal is not stored
+// within deferWithin, res becomes await.Silent, because a call that is not recorded must not be
+// accepted.
 func deferred(ctx context.Context, s *Runner, p *propose.Pending, res *await.Result) {
 	status := ""
 	switch {
@@ -51,6 +53,7 @@ func deferred(ctx context.Context, s *Runner, p *propose.Pending, res *await.Res
 	case <-p.Stored():
 		appendDeferral(ctx, s, p.Event, status)
 	case <-ctx.Done():
+		res.State = await.Silent
 	}
 }
 

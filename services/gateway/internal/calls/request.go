@@ -47,6 +47,11 @@ const TimeoutHeader = "X-Binnacle-Timeout"
 // TimeoutHeader.
 const pipelineTimeout = time.Hour
 
+// Patience is the time for which the wait for a call that takes long, or whose client cannot send it
+// again soon, outlasts a ledger that does not respond. It is below the duplicate window of the
+// ledger, so that the proposal may be appended again.
+const Patience = 4 * time.Minute
+
 // TimeoutOf returns the timeout of a request's call of a kind: the value of TimeoutHeader,
 // 1 to 600 seconds, or CallTimeout without that header. A run of a pipeline takes up to
 // pipeline.MaxTimeout seconds, and pipelineTimeout without the header; a schedule lasts up
@@ -136,6 +141,9 @@ func (s *Maker) plain(h http.Header, who *auth.Caller, in sessions.Session, kind
 	}
 	r := propose.Request{ID: propose.NewCallID(), Tenant: who.Tenant, Kind: kind, Tool: tool, Args: args, Actor: who.Actor, Client: who.Client, Token: who.Token,
 		Scopes: who.Scopes, Timeout: s.CallTimeout, TraceCtx: traceContext(h), OnBehalfOf: behalf, Delegation: delegation, Executor: s.ExecutorOf(kind), ReportWithin: within}
+	if kind == "tool."+pipeline.RunPack { // it would be cancelled otherwise
+		r.Patience = Patience
+	}
 	in.Into(&r)
 	return r, s.encrypted(h, &r)
 }
