@@ -176,41 +176,58 @@ func (c *Client) set(logins int, err error) int {
 	return c.login
 }
 
-// hold returns when the token of a login must be replaced, or ctx ends. It renews a renewable token
-// until that fails or the token has reached its maximum life. A token that is not renewable must be
-// replaced after two thirds of its life, if its life has an end. Any token must be replaced once a
-// request found it invalid.
+// hold returns when the token of a login must be replaced, or ctx ends. It renews a renewable token each
+// third of its life, until a renewal extends it by less than that life, because it is near its maximum, or
+// until two thirds have passed without a renewal. So a token that is in use, and each credential that Vault
+// ends with it, is valid for another third of the token's life at least, and if Vault responds, for two
+// thirds. A token of the configured file is renewed until that fails, because a login would return the same
+// one. A token that is not renewable must be replaced after two thirds of its life, if its life has an end.
+// Any token must be replaced once a request found it invalid.
 func (c *Client) hold(ctx context.Context, s *api.Secret, login int) {
-	var done <-chan error
 	ttl := time.Duration(s.Auth.LeaseDuration) * time.Second
-	var expiry <-chan time.Time
-	switch {
-	case s.Auth.Renewable:
-		w, err := c.api.NewLifetimeWatcher(&api.LifetimeWatcherInput{Secret: s})
-		if err == nil {
-			go w.Start()
-			defer w.Stop()
-			done = w.DoneCh()
-			break
-		}
-		fallthrough
-	case ttl > 0:
-		expiry = time.After(ttl * 2 / 3)
+	var due <-chan time.Time
+	if ttl > 0 {
+		tick := time.NewTicker(ttl / 3)
+		defer tick.Stop()
+		due = tick.C
 	}
-	for {
+	for left := ttl; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-done:
-			return // renewing has failed, or the token has reached its maximum life
-		case <-expiry:
-			return
+		case <-due:
+			left -= ttl / 3
+			if s.Auth.Renewable {
+				got, err := c.renewSelf(ctx)
+				switch {
+				case err != nil:
+					c.log.Warn("vault: the token was not renewed", "address", c.cfg.Address, "err", err)
+				case got < ttl && c.cfg.TokenFile == "":
+					return
+				default:
+					left = got
+				}
+			}
+			if left < ttl/2 {
+				return
+			}
 		case n := <-c.again:
 			if n == login {
 				return
 			}
 		}
 	}
+}
+
+// renewSelf renews the token, and returns the time to its end.
+func (c *Client) renewSelf(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	s, err := c.api.Auth().Token().RenewSelfWithContext(ctx, 0)
+	if err != nil {
+		return 0, classify(err)
+	}
+	return s.TokenTTL()
 }
 
 // authenticate logs in once and returns a secret whose Auth describes the token.

@@ -3,6 +3,7 @@ package hashivault
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -130,6 +131,39 @@ func TestAppRole(t *testing.T) {
 		if b, _ := os.ReadFile(wrapped); strings.Contains(l.String(), strings.TrimSpace(string(b))) || strings.Contains(l.String(), first) {
 			t.Error("the log contains a credential")
 		}
+	}
+}
+
+// TestTokenAtMaximum shows that requests succeed while tokens reach their maximum life, and that each token
+// in use is valid for half of its life at least, also shortly before that maximum, so that a credential
+// which Vault ends with the token is.
+func TestTokenAtMaximum(t *testing.T) {
+	s := server(t)
+	const life, most = 12 * time.Second, 16 * time.Second
+	k, _ := run(t, Config{Address: s.Addr, RoleID: s.AppRole(life, most), SecretIDFile: file(t, "secret-id", s.SecretID(false))})
+	least, tokens := life, map[string]bool{}
+	for end := time.Now().Add(most + life); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if _, err := k.Names(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		token := k.client.api.Token()
+		tokens[token] = true
+		status, b := s.Try(token, "GET", "auth/token/lookup-self", nil)
+		var self struct {
+			Data struct {
+				TTL int `json:"ttl"`
+			} `json:"data"`
+		}
+		if token == "" { // a login is under way
+			continue
+		}
+		if err := json.Unmarshal(b, &self); err != nil || status != http.StatusOK {
+			t.Fatalf("the token in use: status %d, %v", status, err)
+		}
+		least = min(least, time.Duration(self.Data.TTL)*time.Second)
+	}
+	if least < life/2 || len(tokens) < 3 {
+		t.Errorf("a token in use had %s left of %s; %d tokens", least, life, len(tokens))
 	}
 }
 
