@@ -1,12 +1,17 @@
 package e2e
 
 import (
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io/fs"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -197,6 +202,90 @@ func TestEgressRules(t *testing.T) {
 				t.Error(out)
 			}
 			bothVerify(t, m, "s-page")
+		})
+	}
+}
+
+// certificateSecret returns a certificate of a client with its private key, in PEM, as the value of a
+// secret, and the pool that accepts it.
+func certificateSecret(t testing.TB) (value string, accepts *x509.CertPool) {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "binnacle"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(nil, doc, doc, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepts = x509.NewCertPool()
+	accepts.AddCert(leaf)
+	return string(slices.Concat(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}))), accepts
+}
+
+// TestClientCertificate shows that a server which requires a certificate of its clients gets the secret of
+// type certificate that the rule names, through each of two brokers; that a call without the secret, or
+// after it was deleted, fails; and that neither a file nor an event has a line of the private key.
+func TestClientCertificate(t *testing.T) {
+	value, accepts := certificateSecret(t)
+	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "page for ", r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	site.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: accepts}
+	site.StartTLS()
+	t.Cleanup(site.Close) // after the parallel tests
+	host, port, _ := strings.Cut(strings.TrimPrefix(site.URL, "https://"), ":")
+	roots := write(t, "roots.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: site.Certificate().Raw})))
+	packs := fetchPack(t, fmt.Sprintf("egress:\n- {host: %s, port: %s, credential: {secret: bank-client, format: certificate}}\n", host, port))
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, harness.Options{Packs: packs, Listen: true, Env: []string{"BINNACLE_EGRESS_NETWORKS=127.0.0.0/8", "SSL_CERT_FILE=" + roots}})
+			if name != "one" {
+				m.StartService("egress-broker-b", "egress-broker")
+			}
+			cli(t, m, "trust", "sign", write(t, "p0.json", fmt.Sprintf(`{"egress":[{"host":%q,"port":%s,"mode":"terminate"}]}`, host, port)))
+			cli(t, m, "policy", "activate", filepath.Join(m.Dir, "keys/p0.json"))
+			fetch := func(want string) {
+				t.Helper()
+				r, err := m.Do(t.Context(), "POST", "/api/v1/packs/cmd.fetch", "s-mutual", fmt.Sprintf(`{"url":%q}`, site.URL))
+				if err != nil || r.Status != http.StatusOK || !strings.Contains(string(r.Body), want) {
+					t.Errorf("want %q: %v %d %s", want, err, r.Status, r.Body)
+				}
+			}
+			fetch("credential_failed")
+			if out, err := m.CLIStdin(value, "secret", "put", "bank-client", "--type", "certificate"); err != nil {
+				t.Fatal(out, err)
+			}
+			for range 4 { // the brokers share the calls
+				fetch(`"body":"page for binnacle"`)
+			}
+			cli(t, m, "secret", "delete", "bank-client")
+			fetch("credential_failed")
+			eventually(t, "the flows are on the ledger", 20*time.Second, func() bool {
+				used := 0
+				for _, e := range ledger(t, m) {
+					if e.Name == "flow_ended" && strings.Contains(string(e.Data), `"credential":"bank-client"`) {
+						used++
+					}
+				}
+				return used == 4
+			})
+			key := strings.Split(value[strings.Index(value, "PRIVATE KEY"):], "\n")[1]
+			leaks(t, m, key)
+			if in := inStreams(t, m, key); len(in) > 0 {
+				t.Errorf("the private key is in %v", in)
+			}
 		})
 	}
 }

@@ -14,6 +14,10 @@ const (
 	EgressTCP         = "tcp"         // any protocol over TCP
 )
 
+// FormatCertificate is the Format of a credential that is not in a header field: the secret is a chain of
+// certificates with the private key, with which the broker authenticates in the TLS handshake with the host.
+const FormatCertificate = "certificate"
+
 // EgressRule allows requests to a host. Package netrule compares a request with a list of rules,
 // and denies it if no rule allows it. In a ceiling, which narrows other lists, Mode may be
 // empty, and the rule has no Credential.
@@ -40,8 +44,8 @@ func (r *EgressRule) Canonical(c *canon.Codec) {
 // EgressCredential names a secret that the egress-broker adds to the requests of a rule.
 // The value never enters the sandbox.
 type EgressCredential struct {
-	Format string `json:"format,omitempty" yaml:"format"` // value of the field, with "{}" for the secret; empty = "{}"
-	Header string `json:"header" yaml:"header"`           // name of the header field
+	Format string `json:"format,omitempty" yaml:"format"` // value of the field, with "{}" for the secret; empty = "{}"; or FormatCertificate
+	Header string `json:"header" yaml:"header"`           // name of the header field; empty for FormatCertificate
 	Secret string `json:"secret" yaml:"secret"`           // name of the secret
 }
 
@@ -52,6 +56,9 @@ func (x *EgressCredential) Canonical(c *canon.Codec) {
 	c.Str("header", &x.Header)
 	c.Str("secret", &x.Secret)
 }
+
+// Certificate reports whether the secret authenticates the connection, and not a request.
+func (x *EgressCredential) Certificate() bool { return x.Header == "" && x.Format == FormatCertificate }
 
 // Value returns the value of the header field for a secret.
 func (x *EgressCredential) Value(secret string) string {

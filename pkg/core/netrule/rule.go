@@ -87,6 +87,9 @@ func check(r *Rule, ceiling bool) error {
 	case ceiling:
 		return errors.New("credential: rules that limit others have none")
 	}
+	if r.Credential.Certificate() && r.Mode != Terminate {
+		return fmt.Errorf("credential.format: mode %s cannot present a certificate; use terminate", r.Mode)
+	}
 	return checkCredential(r.Credential)
 }
 
@@ -160,6 +163,10 @@ func checkCredential(c *Credential) error {
 	switch {
 	case c.Secret == "":
 		return errors.New("credential.secret: name a secret")
+	case c.Certificate():
+		return nil
+	case c.Header == "":
+		return fmt.Errorf("credential.header: name the header field, or write format: %s and no header for a certificate", contract.FormatCertificate)
 	case !token(c.Header) || slices.Contains(reserved, h) || strings.HasPrefix(h, "proxy-") || strings.HasPrefix(h, "sec-"):
 		return fmt.Errorf("credential.header: %q cannot carry a credential", c.Header)
 	case c.Format != "" && strings.Count(c.Format, "{}") != 1:

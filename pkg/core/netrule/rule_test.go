@@ -67,10 +67,15 @@ func TestCompileRefuses(t *testing.T) {
 		{Host: "a.test", Mode: HTTP, Paths: []string{"a"}}, {Host: "a.test", Mode: HTTP, Paths: []string{""}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a/../b"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/%61"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a%2f"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a?b"}},
 		{Host: "a.test", Mode: HTTP, Paths: []string{"/***"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/" + strings.Repeat("a", maxPattern)}}, {Host: "a.test", Mode: HTTP, Paths: []string{"/a  /b"}}, {Host: "a.test", Mode: HTTP, Paths: []string{"//a"}}, {Host: "a.test", Mode: HTTP, Paths: slices.Repeat([]string{"/"}, MaxMembers+1)},
 		with(Credential{Header: "A"}), with(Credential{Secret: "s"}), with(Credential{Secret: "s", Header: "Host"}), with(Credential{Secret: "s", Header: "transfer-encoding"}), with(Credential{Secret: "s", Header: "Proxy-Authorization"}), with(Credential{Secret: "s", Header: "A:"}), with(Credential{Secret: "s", Header: "A", Format: "x"}), with(Credential{Secret: "s", Header: "A", Format: "{}{}"}), with(Credential{Secret: "s", Header: "A", Format: "{}\r\nB: c"}),
+		with(Credential{Secret: "s", Format: "certificate"}), with(Credential{Secret: "s", Header: "A", Format: "certificate"}), with(Credential{Format: "certificate"}),
+		{Host: "a.test", Mode: Terminate, Credential: &Credential{Secret: "s"}}, {Host: "a.test", Mode: Passthrough, Credential: &Credential{Secret: "s", Format: "certificate"}},
 	} {
 		if _, err := Compile([]Rule{r}); err == nil {
 			t.Errorf("%+v was accepted", r)
 		}
+	}
+	if _, err := Compile([]Rule{{Host: "a.test", Mode: Terminate, Credential: &Credential{Secret: "s", Format: "certificate"}}}); err != nil {
+		t.Error(err)
 	}
 	if _, err := Compile(slices.Repeat([]Rule{{Host: "a.test", Mode: HTTP}}, MaxRules+1)); err == nil {
 		t.Error("too many rules were accepted")

@@ -119,8 +119,9 @@ type exchange struct {
 	rule    netrule.Rule
 	query   string // raw
 	upgrade bool
-	header  string // name of the credential's header field; empty if the request has no credential
+	header  string // name of the credential's header field; empty if the request has none
 	value   string
+	by      *http.Transport // connections with the certificate of the credential; nil if it is none
 }
 
 // authorize gets the secret of the rule and makes it the credential of the request. From then
@@ -134,20 +135,32 @@ func (e *exchange) authorize(path string) error {
 	if err != nil {
 		return err
 	}
+	if e.rule.Credential.Certificate() {
+		if e.by, err = e.p.certified.transport(e.p.transport, e.rule.Credential.Secret, secret); err != nil {
+			return err
+		}
+		e.used()
+		return nil // the server never has the private key, so it cannot return it
+	}
 	e.header, e.value = e.rule.Credential.Header, e.rule.Credential.Value(secret)
 	if strings.ContainsFunc(e.value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 		return errors.New("the secret has a character that a header field cannot have")
 	}
 	e.p.hideCredential(e.rule.Credential.Secret, secret, e.value)
-	e.f.mu.Lock()
-	e.f.rec.Credential = e.rule.Credential.Secret
-	e.f.mu.Unlock()
+	e.used()
 	return nil
 }
 
+// used makes the flow name the credential.
+func (e *exchange) used() { e.f.set(func(rec *Flow) { rec.Credential = e.rule.Credential.Secret }) }
+
 // transport returns the transport for the request. Plain HTTP with a credential has a
-// transport of its own, so that it uses only connections that dialConfigured has opened.
+// transport of its own, so that it uses only connections that dialConfigured has opened, and
+// so has each certificate.
 func (e *exchange) transport() *http.Transport {
+	if e.by != nil {
+		return e.by
+	}
 	if e.header != "" && e.mode == netrule.HTTP {
 		return e.p.configured
 	}

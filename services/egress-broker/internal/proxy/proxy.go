@@ -64,6 +64,7 @@ type Proxy struct {
 	server     *http.Server
 	transport  *http.Transport
 	configured *http.Transport // for plain HTTP with a credential; it dials configured networks only
+	certified  certified       // for HTTPS with a certificate
 	tunnels    *tunnelListener
 
 	ctx    context.Context // ends with the call
@@ -174,6 +175,7 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	p.running.Wait()
 	p.transport.CloseIdleConnections()
 	p.configured.CloseIdleConnections()
+	p.certified.close()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
