@@ -179,9 +179,20 @@ func (e *erasable) gone(t *testing.T, m *harness.Mesh) bool {
 	return true
 }
 
-// inStreams returns the streams that hold a text in a message, read from the NATS server, which
-// compresses its files.
+// inStreams returns the streams that hold a text in a message.
 func inStreams(t *testing.T, m *harness.Mesh, text string) (in []string) {
+	t.Helper()
+	eachMessage(t, m, func(stream string, data []byte) {
+		if bytes.Contains(data, []byte(text)) && !slices.Contains(in, stream) {
+			in = append(in, stream)
+		}
+	})
+	return in
+}
+
+// eachMessage calls f for each message of the streams, read from the NATS server, which compresses its
+// files.
+func eachMessage(t *testing.T, m *harness.Mesh, f func(stream string, data []byte)) {
 	t.Helper()
 	c := m.Connect(t, "provision")
 	for _, stream := range []string{bus.Events, bus.Blobs, bus.Cache, bus.Snapshots, bus.Checkpoints, bus.Artifacts} {
@@ -196,13 +207,10 @@ func inStreams(t *testing.T, m *harness.Mesh, text string) (in []string) {
 					t.Fatal(err)
 				}
 				seq++
-				if bytes.Contains(msg.Data, []byte(text)) && !slices.Contains(in, stream) {
-					in = append(in, stream)
-				}
+				f(stream, msg.Data)
 			}
 		}
 	}
-	return in
 }
 
 // granted runs a command that waits for an approval, and approves it as keeper.

@@ -1,9 +1,10 @@
-// Command leak is the pack cmd.leak. It prints the secret leak-key in an encoding that
-// the caller selects, the secret leak-pin as it is, or both, as the caller requests. The
+// Command leak is the pack cmd.leak. It prints the secret leak-key, or the one that the caller names, in
+// an encoding that the caller selects, the secret leak-pin as it is, or both, as the caller requests. The
 // test in e2e/attack/leak_test.go shows that neither is recorded.
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -16,13 +17,14 @@ func main() {
 	var in struct {
 		How     string            `json:"how"`
 		Where   string            `json:"where"`
+		Secret  string            `json:"secret"`
 		Secrets map[string]string `json:"_secrets"`
 	}
 	if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	key, pin := in.Secrets["leak-key"], in.Secrets["leak-pin"]
+	key, pin := in.Secrets[cmp.Or(in.Secret, "leak-key")], in.Secrets["leak-pin"]
 	s := spell.In(in.How, key)
 	switch in.Where {
 	case "key":
