@@ -155,6 +155,101 @@ func TestRestoredContentKeys(t *testing.T) {
 	}
 }
 
+// TestRestoredErasures shows that what was erased after a backup, of a data subject, of a tenant and under one
+// key, can be read after a restore of that backup, and cannot if the restore has the exported ledger, also
+// after another start; that what was recorded after the erasure of the subject is not erased by it; and that
+// a ledger that is no continuation of the backup is refused.
+func TestRestoredErasures(t *testing.T) {
+	o := harness.Options{Capture: "encrypted", Noop: true, Dir: t.TempDir()}
+	m := harness.One(t, o)
+	dir := t.TempDir()
+	early, late, export, other := filepath.Join(dir, "early"), filepath.Join(dir, "late"), filepath.Join(dir, "ledger.jsonl"), filepath.Join(dir, "other.jsonl")
+	calls := map[string]string{}
+	record := func(subject, what string) {
+		t.Helper()
+		h := bearer(m, "s-kept")
+		if subject != "" {
+			h["X-Binnacle-Subject"] = subject
+		}
+		r, err := m.DoHeader(t.Context(), "POST", "/api/v1/packs/noop", `{"text":"words of `+what+`"}`, h)
+		if err != nil || r.Status != http.StatusOK {
+			t.Fatalf("%v %d %s", err, r.Status, r.Body)
+		}
+		calls[what] = r.Header.Get("X-Binnacle-Call-Id")
+	}
+	gone := func(want string, whose ...string) {
+		t.Helper()
+		for _, what := range whose {
+			r, err := m.Do(t.Context(), http.MethodGet, "/api/v1/calls/"+calls[what], "", "")
+			if err != nil || strings.Contains(string(r.Body), "words of "+what) != (want == "readable") || (r.Status == http.StatusGone) != (want == "erased") {
+				t.Errorf("the words of %s are not %s: %v %d %s", what, want, err, r.Status, r.Body)
+			}
+		}
+	}
+	stopped := func(args ...string) string {
+		t.Helper()
+		m.StopAll()
+		out := cli(t, m, args...)
+		return out
+	}
+	record("ann", "ann")
+	record("bob", "bob")
+	record("", "the tenant")
+	for _, args := range [][]string{{"principals", "register", "keeper", "person"}, {"roles", "grant", "keeper", "approver"}} {
+		cli(t, m, args...)
+	}
+	stopped("backup", "--out", early)
+	m = harness.One(t, o)
+	granted(t, m, "erase", "--subject", "ann", "--reason", "request")
+	if end := destroyKey(t, m, "tk-000001"); !strings.Contains(end, `"succeeded"`) {
+		t.Fatal(end)
+	}
+	record("ann", "ann again")
+	cli(t, m, "export", "--ledger", "--out", export)
+	record("", "the tenant, later")
+	stopped("backup", "--out", late)
+
+	restored := func(backup string, more ...string) (string, error) {
+		data := filepath.Join(t.TempDir(), "again")
+		out, err := m.CLI(append([]string{"restore", "--in", backup, "--data", data}, more...)...)
+		if err == nil {
+			m = harness.One(t, harness.Options{Capture: "encrypted", Noop: true, Dir: data})
+		}
+		return out, err
+	}
+	if out, err := restored(early); err != nil || !strings.Contains(out, "--ledger") {
+		t.Fatal(out, err)
+	}
+	gone("readable", "ann", "bob", "the tenant")
+	m.StopAll()
+	if out, err := restored(early, "--ledger", export); err != nil || !strings.Contains(out, "2 erasures") {
+		t.Fatal(out, err)
+	}
+	again := harness.Options{Capture: "encrypted", Noop: true, Dir: m.Dir}
+	for range 2 {
+		gone("erased", "ann", "the tenant")
+		gone("readable", "bob")
+		m.StopAll()
+		m = harness.One(t, again)
+	}
+	record("ann", "ann in the restored mesh")
+	gone("readable", "ann in the restored mesh")
+	cli(t, m, "export", "--ledger", "--out", other)
+	if out := cli(t, m, "replay", "--json"); !strings.Contains(out, `"equal":true`) {
+		t.Error(out)
+	}
+	m.StopAll()
+	if out, err := restored(late, "--ledger", export); err == nil || !strings.Contains(err.Error()+out, "does not begin with the events of the backup") {
+		t.Errorf("a ledger that is older than the backup: %s %v", out, err)
+	}
+	if out, err := restored(late, "--ledger", other); err == nil || !strings.Contains(err.Error()+out, "does not begin with the events of the backup") {
+		t.Errorf("the ledger of another mesh: %s %v", out, err)
+	}
+	if out, err := restored(early, "--ledger", early); err == nil {
+		t.Errorf("a file that is no ledger: %s", out)
+	}
+}
+
 // composeModes shows that on compose only the user of the services can access the volumes of
 // keys, of audit and of the vault. More permissive modes are reported when audit starts, and
 // are then repaired in its own volume; the command init repairs the mode of a key.

@@ -26,9 +26,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
+	"github.com/binnacle-mesh/binnacle/services/vault-broker/vaultbroker"
 )
 
 // format is the value of the member format in backup.json.
@@ -88,6 +90,9 @@ type Report struct {
 	Parts       uint64 `json:"artifact_parts"`
 	Checkpoints uint64 `json:"checkpoints"`
 	Size        uint64 `json:"checkpoint_size"` // number of entries that the newest checkpoint in the backup covers; 0 = no checkpoint
+	Erasures    int    `json:"erasures"`        // erasures that the vault-broker repeats at its next start
+
+	root translog.Hash // of the restored events
 }
 
 // Take writes a backup to w. c must be a connection of the provisioning identity, and
@@ -261,9 +266,10 @@ type Bus func() (*bus.Conn, error)
 
 // Restore restores a backup into folders that must not exist and onto an empty NATS server.
 // Its errors include those for a backup that is incomplete, and for one whose events do not
-// have the root of its newest checkpoint. After an error, the folders and the server may be
-// partly written.
-func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
+// have the root of its newest checkpoint. If later is not nil, it is an exported ledger of the same mesh, and
+// what was erased after the backup is erased again when the vault-broker starts. After an error, the
+// folders and the server may be partly written.
+func Restore(ctx context.Context, r, later io.Reader, f Folders, decls []bus.Declaration, open Bus) (*Report, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
@@ -320,7 +326,19 @@ func Restore(ctx context.Context, r io.Reader, f Folders, decls []bus.Declaratio
 		return nil, err
 	}
 	defer c.Close()
-	return restoreStreams(ctx, c, spool, &ix, f, decls)
+	report, err := restoreStreams(ctx, c, spool, &ix, f, decls)
+	if err != nil || later == nil {
+		return report, err
+	}
+	list, err := erasures(later, report.Events, report.root)
+	if err != nil {
+		return nil, fmt.Errorf("the exported ledger: %w", err)
+	}
+	report.Erasures = len(list)
+	if len(list) == 0 {
+		return report, nil
+	}
+	return report, vaultbroker.RepeatErasures(f.State[services.VaultBroker], list)
 }
 
 // copyFolder copies a folder of regular files to a path that does not exist.
@@ -402,6 +420,9 @@ func restoreStreams(ctx context.Context, c *bus.Conn, spool string, ix *index, f
 	}
 	if r.Events != ix.Events {
 		return nil, fmt.Errorf("the backup holds %d events of %d", r.Events, ix.Events)
+	}
+	if r.root, err = log.Root(); err != nil {
+		return nil, err
 	}
 	if !proven {
 		return nil, fmt.Errorf("the newest checkpoint covers %d events and the backup holds %d: take another backup, of the whole mesh", r.Size, r.Events)

@@ -104,7 +104,7 @@ func TestForeignBackup(t *testing.T) {
 		for _, s := range services.Stateful() {
 			folders.State[s] = filepath.Join(dir, s)
 		}
-		_, err := Restore(t.Context(), &b, folders, nil, nil)
+		_, err := Restore(t.Context(), &b, nil, folders, nil, nil)
 		if err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}

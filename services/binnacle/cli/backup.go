@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -22,6 +23,7 @@ import (
 // backupOptions holds the options of backup and restore.
 type backupOptions struct {
 	nats, in, out string
+	ledger        string // exported ledger whose erasures restore repeats
 	keys          string
 	state         map[string]*string // values of the flags for the state folders, by service
 	folders       backup.Folders     // set by fill
@@ -71,14 +73,15 @@ func newRestoreCmd(c *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "restore --in FILE",
 		Short:             "Make a mesh from a backup",
-		Long:              "Make a mesh from a backup, in empty folders, and prove that its ledger has the root that\nits newest checkpoint names.",
-		Example:           "  binnacle restore --in mesh.backup --data restored",
+		Long:              "Make a mesh from a backup, in empty folders, and prove that its ledger has the root that\nits newest checkpoint names. With --ledger, content that was erased after the backup is\nerased again when the mesh starts.",
+		Example:           "  binnacle restore --in mesh.backup --data restored\n  binnacle restore --in mesh.backup --ledger newest.jsonl --data restored",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return runRestore(cmd.Context(), c, &o) },
 	}
 	o.declare(cmd)
 	cmd.Flags().StringVar(&o.in, "in", "", "the backup, a `FILE`")
+	cmd.Flags().StringVar(&o.ledger, "ledger", "", "ledger that was exported after the backup, a `FILE`; what it erased is erased again")
 	return cmd
 }
 
@@ -153,8 +156,17 @@ func runRestore(ctx context.Context, c *env, o *backupOptions) error {
 		return err
 	}
 	defer file.Close()
+	var later io.Reader
+	if o.ledger != "" {
+		f, err := os.Open(o.ledger)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		later = f
+	}
 	stop := func() {}
-	r, err := backup.Restore(ctx, file, o.folders, mesh.Declarations(), func() (*bus.Conn, error) {
+	r, err := backup.Restore(ctx, file, later, o.folders, mesh.Declarations(), func() (*bus.Conn, error) {
 		if o.nats == "" { // DATA may not exist yet, since flags may name other folders for everything that is restored
 			if err := private.Mkdir(c.data); err != nil {
 				return nil, err
@@ -171,6 +183,12 @@ func runRestore(ctx context.Context, c *env, o *backupOptions) error {
 		return err
 	}
 	return c.print(r, func() {
-		fmt.Fprintf(c.out, "restored %d events, %d contents, %d checkpoints; the ledger has the root that the checkpoint over %d events names\nStart the mesh.\n", r.Events, r.Blobs, r.Checkpoints, r.Size)
+		fmt.Fprintf(c.out, "restored %d events, %d contents, %d checkpoints; the ledger has the root that the checkpoint over %d events names\n", r.Events, r.Blobs, r.Checkpoints, r.Size)
+		if later == nil {
+			fmt.Fprintln(c.out, "Content that was erased after the backup can be read again: to prevent that, restore with --ledger.")
+		} else {
+			fmt.Fprintf(c.out, "%d erasures after the backup are repeated when the mesh starts\n", r.Erasures)
+		}
+		fmt.Fprintln(c.out, "Start the mesh.")
 	})
 }

@@ -438,7 +438,7 @@ func TestOpenReleased(t *testing.T) {
 			defer in.Close()
 			stop := func() {}
 			folders := backup.Folders{Keys: keys, State: map[string]string{"audit": filepath.Join(data, "audit"), "vault-broker": filepath.Join(data, "vault-broker")}}
-			report, err := backup.Restore(t.Context(), in, folders, Declarations(), func() (*bus.Conn, error) {
+			report, err := backup.Restore(t.Context(), in, nil, folders, Declarations(), func() (*bus.Conn, error) {
 				c, s, err := Offline(data, keys)
 				stop = s
 				return c, err

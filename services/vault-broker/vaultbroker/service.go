@@ -134,6 +134,11 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("vault: %w", err)
 	}
+	if s.Dir != "" {
+		if err := s.content.repeat(ctx, s.Dir); err != nil {
+			return fmt.Errorf("vault: %w", err)
+		}
+	}
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, services.VaultBroker, tools()); err != nil {
 		return err
 	}

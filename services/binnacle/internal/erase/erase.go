@@ -214,7 +214,7 @@ func (x *Eraser) destructions(ctx context.Context) error {
 		x.position = en.Seq
 		e, err := eventlog.Open(en, filter)
 		var r contract.Recorded
-		if err != nil || contract.Decode(e.Data, &r) != nil || !slices.Contains(erasures, r.Effect.Tool) {
+		if err != nil || contract.Decode(e.Data, &r) != nil || !slices.Contains(Kinds, r.Effect.Tool) {
 			continue
 		}
 		ids, ok := idsOf(&r)
@@ -230,8 +230,8 @@ func (x *Eraser) destructions(ctx context.Context) error {
 	return nil
 }
 
-// erasures are the kinds of the calls that destroy content keys.
-var erasures = []string{contentkeys.KindDestroy, contentkeys.KindEraseSubject, contentkeys.KindEraseTenant}
+// Kinds are the kinds of the calls that destroy content keys.
+var Kinds = []string{contentkeys.KindDestroy, contentkeys.KindEraseSubject, contentkeys.KindEraseTenant}
 
 // idsOf returns the ids of the content keys that a call has destroyed. ok is false if its
 // outcome does not contain them, for example because they are too many for an event.
