@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/config"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/output"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/vaulttest"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
 	"github.com/binnacle-mesh/binnacle/services/vault-broker/internal/backend"
@@ -79,6 +80,45 @@ func TestTransit(t *testing.T) {
 	}
 	if _, err := open(t.Context(), fresh, other); !errors.Is(err, backend.ErrDenied) || wrapped(t, fresh) != before {
 		t.Error("a key that a disabled version wraps:", err)
+	}
+}
+
+// TestRewrapped shows, on a real server, that the key is wrapped by a new version of the transit key while the
+// service runs, also if Vault was sealed meanwhile, and that the log has no part of a ciphertext.
+func TestRewrapped(t *testing.T) {
+	v, open := transitVault(t)
+	dir := t.TempDir()
+	first, err := open(t.Context(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logged output.Buffer
+	s := &Service{Config: Config{Dir: dir, Vault: Vault{Address: v.Addr, TokenFile: write(t, v.Token(time.Hour)), Timeout: time.Second}, Transit: Transit{"binnacle", "transit"}},
+		env: &run.Env{Log: slog.New(slog.NewTextHandler(&logged, nil))}, rewrap: 100 * time.Millisecond}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.rewrapped(ctx) }()
+	for _, version := range []string{"v2", "v3"} {
+		v.Do("POST", "transit/keys/binnacle/rotate", nil)
+		for end := time.Now().Add(20 * time.Second); !strings.HasPrefix(wrapped(t, dir), "vault:"+version+":"); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("not wrapped by", version)
+			}
+		}
+		v.Seal()
+		time.Sleep(2 * time.Second)
+		v.Unseal()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	v.Do("POST", "transit/keys/binnacle/config", map[string]int{"min_decryption_version": 3})
+	if got, err := open(t.Context(), dir, nil); err != nil || !bytes.Equal(got, first) {
+		t.Error("after the old versions were disabled:", err)
+	}
+	if text := logged.String(); strings.Contains(text, "vault:v") || !strings.Contains(text, "from=v1 to=v2") || !strings.Contains(text, "not wrapped again yet") {
+		t.Error(text)
 	}
 }
 

@@ -68,6 +68,7 @@ type Service struct {
 	content *contentKeeper
 	leases  *leases // of credentials that Vault issues; nil if values are stored in files
 	key     *seal.Key
+	rewrap  time.Duration // interval of rewrapped; 0 = rewrapTime
 
 	calls *running.Checker // checks requests
 	// send sends the response to a request to the inbox of an instance, in a tenant.
@@ -154,6 +155,9 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	defer s.keeper.tokens.running.Wait()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.Run(ctx) })
+	if s.Transit.Key != "" {
+		g.Go(func() error { return s.rewrapped(ctx) })
+	}
 	g.Go(func() error {
 		return consumer.Run(ctx, env.Conn, services.VaultBroker, requests, 16, s.request)
 	})
