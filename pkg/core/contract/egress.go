@@ -44,8 +44,8 @@ func (r *EgressRule) Canonical(c *canon.Codec) {
 // EgressCredential names a secret that the egress-broker adds to the requests of a rule.
 // The value never enters the sandbox.
 type EgressCredential struct {
-	Format string `json:"format,omitempty" yaml:"format"` // value of the field, with "{}" for the secret; empty = "{}"; or FormatCertificate
-	Header string `json:"header" yaml:"header"`           // name of the header field; empty for FormatCertificate
+	Format string `json:"format,omitempty" yaml:"format"` // value of the field, with "{}" for the secret; empty = "{}"; or "certificate", which authenticates the connection
+	Header string `json:"header" yaml:"header"`           // name of the header field; empty for a certificate
 	Secret string `json:"secret" yaml:"secret"`           // name of the secret
 }
 

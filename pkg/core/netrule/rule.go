@@ -159,20 +159,31 @@ func checkMode(r *Rule, ceiling bool) error {
 var reserved = []string{"connection", "content-encoding", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 
 func checkCredential(c *Credential) error {
-	h := strings.ToLower(c.Header)
-	switch {
-	case c.Secret == "":
+	if c.Secret == "" {
 		return errors.New("credential.secret: name a secret")
-	case c.Certificate():
+	}
+	if c.Certificate() {
 		return nil
-	case c.Header == "":
-		return fmt.Errorf("credential.header: name the header field, or write format: %s and no header for a certificate", contract.FormatCertificate)
-	case !token(c.Header) || slices.Contains(reserved, h) || strings.HasPrefix(h, "proxy-") || strings.HasPrefix(h, "sec-"):
-		return fmt.Errorf("credential.header: %q cannot carry a credential", c.Header)
+	}
+	if err := checkHeader(c.Header); err != nil {
+		return fmt.Errorf("credential.header: %w", err)
+	}
+	switch {
 	case c.Format != "" && strings.Count(c.Format, "{}") != 1:
 		return fmt.Errorf("credential.format: %q needs one {}", c.Format)
 	case strings.ContainsFunc(c.Format, func(r rune) bool { return r < ' ' || r > '~' }):
 		return fmt.Errorf("credential.format: %q has a character that a header cannot have", c.Format)
+	}
+	return nil
+}
+
+func checkHeader(name string) error {
+	h := strings.ToLower(name)
+	switch {
+	case name == "":
+		return fmt.Errorf("name the header field, or write format: %s and no header for a certificate", contract.FormatCertificate)
+	case !token(name) || slices.Contains(reserved, h) || strings.HasPrefix(h, "proxy-") || strings.HasPrefix(h, "sec-"):
+		return fmt.Errorf("%q cannot carry a credential", name)
 	}
 	return nil
 }

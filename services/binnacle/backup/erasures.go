@@ -9,9 +9,11 @@ import (
 	"io"
 	"slices"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/translog"
+	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/ledger"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/erase"
@@ -40,7 +42,7 @@ func erasures(r io.Reader, size uint64, root translog.Hash) ([]vaultbroker.Erasu
 			}
 			continue
 		}
-		e, err := contract.DecodeEvent(line)
+		e, err := eventlog.OpenBytes(line, bus.EveryEvent)
 		if err != nil { // the last line, with the checkpoint, is no event
 			if _, more := lines.Peek(1); errors.Is(more, io.EOF) {
 				break
