@@ -61,9 +61,10 @@ const defaultTimeout = 5 * time.Second
 type Client struct {
 	cfg Config
 	log *slog.Logger
-	api *api.Client
+	api *api.Client // its token is set together with login
 
-	secretID string // unwrapped secret id, which cannot be unwrapped again
+	entry    *api.Client // sends the requests of logins, so that the token of api is valid meanwhile
+	secretID string      // unwrapped secret id, which cannot be unwrapped again
 
 	issued atomic.Bool // a credential was issued, whose lease would end with the token
 
@@ -107,16 +108,20 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		Transport:     &http.Transport{TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: cfg.Timeout},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	c, err := api.NewClient(&api.Config{Address: cfg.Address, HttpClient: h, Timeout: cfg.Timeout, MaxRetries: 0})
-	if err != nil {
-		return nil, fmt.Errorf("vault %s: %w", cfg.Address, err)
+	var clients [2]*api.Client
+	for i := range clients {
+		c, err := api.NewClient(&api.Config{Address: cfg.Address, HttpClient: h, Timeout: cfg.Timeout, MaxRetries: 0})
+		if err != nil {
+			return nil, fmt.Errorf("vault %s: %w", cfg.Address, err)
+		}
+		c.ClearToken()
+		c.SetHeaders(http.Header{})
+		if cfg.Namespace != "" {
+			c.SetNamespace(cfg.Namespace)
+		}
+		clients[i] = c
 	}
-	c.ClearToken()
-	c.SetHeaders(http.Header{})
-	if cfg.Namespace != "" {
-		c.SetNamespace(cfg.Namespace)
-	}
-	return &Client{cfg: cfg, log: log, api: c, err: errNotYet, change: make(chan struct{}), again: make(chan int, 1)}, nil
+	return &Client{cfg: cfg, log: log, api: clients[0], entry: clients[1], err: errNotYet, change: make(chan struct{}), again: make(chan int, 1)}, nil
 }
 
 // errNotYet is the state of a client before its first login.
@@ -133,13 +138,13 @@ func (c *Client) Run(ctx context.Context) error {
 			if ctx.Err() == nil {
 				c.log.Warn("vault: login failed", "address", c.cfg.Address, "err", err)
 			}
-			c.set(0, err)
+			c.set("", err)
 			sleep(ctx, wait)
 			wait = min(2*wait, maxWait)
 			continue
 		}
 		wait = minWait
-		n := c.set(1, nil)
+		n := c.set(s.Auth.ClientToken, nil)
 		c.log.Info("vault: logged in", "address", c.cfg.Address, "ttl", time.Duration(s.Auth.LeaseDuration)*time.Second, "renewable", s.Auth.Renewable)
 		c.hold(ctx, s, n)
 	}
@@ -165,11 +170,14 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// set adds logins to the number of logins, sets err, and returns the number.
-func (c *Client) set(logins int, err error) int {
+// set sets err and, after a login, the token, which it counts. It returns the number of logins.
+func (c *Client) set(token string, err error) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.login += logins
+	if token != "" {
+		c.api.SetToken(token)
+		c.login++
+	}
 	c.err = err
 	close(c.change)
 	c.change = make(chan struct{})
@@ -234,6 +242,8 @@ func (c *Client) renewSelf(ctx context.Context) (time.Duration, error) {
 func (c *Client) authenticate(ctx context.Context) (*api.Secret, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
+	c.entry.ClearToken()
+	defer c.entry.ClearToken()
 	var s *api.Secret
 	var err error
 	switch {
@@ -259,8 +269,8 @@ func (c *Client) fromFile(ctx context.Context) (*api.Secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.api.SetToken(token)
-	s, err := c.api.Auth().Token().LookupSelfWithContext(ctx)
+	c.entry.SetToken(token)
+	s, err := c.entry.Auth().Token().LookupSelfWithContext(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +288,6 @@ func (c *Client) fromFile(ctx context.Context) (*api.Secret, error) {
 // appRole logs in with AppRole. A wrapped secret id is unwrapped at the first login and
 // then kept in memory, because the wrapping token is valid once.
 func (c *Client) appRole(ctx context.Context) (*api.Secret, error) {
-	c.api.ClearToken()
 	id := c.secretID
 	if id == "" {
 		var err error
@@ -287,7 +296,7 @@ func (c *Client) appRole(ctx context.Context) (*api.Secret, error) {
 		}
 	}
 	if c.cfg.Wrapped && c.secretID == "" {
-		s, err := c.api.Logical().UnwrapWithContext(ctx, id)
+		s, err := c.entry.Logical().UnwrapWithContext(ctx, id)
 		if err != nil {
 			if status(err) == http.StatusBadRequest || status(err) == http.StatusForbidden {
 				return nil, fmt.Errorf("%w: the wrapping token in %s has been used or has expired; if this vault-broker has not used it, another process has read the secret id, so revoke that; then put a new wrapping token there", backend.ErrDenied, c.cfg.SecretIDFile)
@@ -308,13 +317,12 @@ func (c *Client) appRole(ctx context.Context) (*api.Secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.api.Auth().Login(ctx, a)
+	return c.entry.Auth().Login(ctx, a)
 }
 
 // kubernetes logs in with the service account's token, which Kubernetes replaces in its
 // file from time to time.
 func (c *Client) kubernetes(ctx context.Context) (*api.Secret, error) {
-	c.api.ClearToken()
 	file := c.cfg.JWTFile
 	if file == "" {
 		file = "/var/run/secrets/kubernetes.io/serviceaccount/token"
@@ -331,7 +339,7 @@ func (c *Client) kubernetes(ctx context.Context) (*api.Secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.api.Auth().Login(ctx, a)
+	return c.entry.Auth().Login(ctx, a)
 }
 
 // readFile returns the content of a file that holds a credential, without surrounding
@@ -379,8 +387,8 @@ func (c *Client) loggedIn(ctx context.Context) (int, error) {
 }
 
 // Do calls op with a client that is logged in. It limits the time of op and classifies
-// its error. If op was denied because the token is invalid, Do calls op once more after
-// the next login.
+// its error. If op was denied because the token is invalid, or has been replaced meanwhile,
+// Do calls op once more after the next login.
 func (c *Client) Do(ctx context.Context, op func(ctx context.Context, a *api.Client) error) error {
 	for first := true; ; first = false {
 		n, err := c.loggedIn(ctx)
@@ -390,10 +398,15 @@ func (c *Client) Do(ctx context.Context, op func(ctx context.Context, a *api.Cli
 		limited, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 		err = classify(op(limited, c.api))
 		cancel()
-		if !errors.Is(err, backend.ErrDenied) || !first || !c.ended(ctx) {
+		if !errors.Is(err, backend.ErrDenied) || !first {
 			return err
 		}
+		ended := c.ended(ctx)
 		c.mu.Lock()
+		if !ended && c.login == n {
+			c.mu.Unlock()
+			return err
+		}
 		if c.login == n && c.err == nil {
 			c.err = fmt.Errorf("%w: the token has ended", backend.ErrUnavailable)
 			select {
