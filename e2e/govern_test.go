@@ -389,15 +389,20 @@ func TestLabels(t *testing.T) {
 	proves(t, m)
 }
 
-// TestRotation shows that keys of services and of the root can be replaced under load
-// without a failed call, that earlier signatures still verify, that the last root key
-// cannot be revoked, and that an approver's key can be revoked.
+// TestRotation shows that keys of services and of the root, NATS identities and the sealing key can
+// be replaced under load without a failed call, that earlier signatures still verify, that the
+// last root key cannot be revoked, that an approver's key can be revoked, and that tokens of a
+// former token key are valid until it is retired.
 func TestRotation(t *testing.T) {
 	for name, topology := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
-			m := topology(t, harness.Options{Noop: true})
+			m := topology(t, harness.Options{Noop: true, Listen: true})
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
+			addrs := []string{m.Addr}
+			if name == "processes" {
+				addrs = append(addrs, m.StartGateway("gateway-b"))
+			}
 			var calls, failed atomic.Int64
 			var wg sync.WaitGroup
 			for i := range 4 {
@@ -449,6 +454,15 @@ func TestRotation(t *testing.T) {
 				}
 			}
 			time.Sleep(2500 * time.Millisecond)
+			trust := func(args ...string) string { return cli(t, m, append([]string{"trust"}, args...)...) }
+			r := ring{t, m, trust, m.ConfigureNATS, func(during string) {
+				t.Helper()
+				if n := failed.Load(); n > 0 {
+					t.Errorf("%d calls failed before the end of %s", n, during)
+				}
+			}}
+			r.identities()
+			r.sealing()
 			stop()
 			wg.Wait()
 			if failed.Load() > 0 || calls.Load() < 50 {
@@ -494,6 +508,8 @@ func TestRotation(t *testing.T) {
 			if l := lineOf(cli(t, m, "trust", "list"), kid); !strings.Contains(l, "not valid") {
 				t.Error("revoked, and valid:", l)
 			}
+			r.tokens(addrs...)
+			m.ReadTokens()
 			pack := filepath.Join(t.TempDir(), "p.tar")
 			cli(t, m, "export", "--session", "s-rotate-0", "--out", pack)
 			cli(t, m, "verify", pack)

@@ -108,6 +108,12 @@ func propose(c *http.Client, m *harness.Mesh, path, body string) error {
 
 // signing returns the key ids with which the live instances of a service sign.
 func signing(t *testing.T, m *harness.Mesh, service string) []string {
+	return detail(t, m, service, "signing-key")
+}
+
+// detail returns what the live instances of a service report of one of their parts.
+func detail(t *testing.T, m *harness.Mesh, service, part string) []string {
+	t.Helper()
 	t.Helper()
 	r, err := m.Operator().Do(t.Context(), "GET", "/readyz", "", "")
 	if err != nil {
@@ -124,7 +130,7 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 	var out []string
 	for _, i := range doc.Services[service] {
 		for _, p := range i.Parts {
-			if p.Name == "signing-key" {
+			if p.Name == part {
 				out = append(out, p.Detail)
 			}
 		}
@@ -134,7 +140,7 @@ func signing(t *testing.T, m *harness.Mesh, service string) []string {
 
 // TestComposeScale shows that services start from snapshots with two instances each
 // (composeSnapshots), that two instances each of six services work behind one port, that
-// keys can be rotated and revoked under load without a failed call, that new connections
+// keys, NATS identities and the sealing key can be rotated and revoked under load without a failed call, that new connections
 // do not fail after a gateway was killed, that the scripts for pipelines and artifacts pass, that hooks of a coding agent work (composeHooks), and that
 // a second instance of audit is rejected.
 func TestComposeScale(t *testing.T) {
@@ -144,6 +150,15 @@ func TestComposeScale(t *testing.T) {
 	l := startLoad(t, m, 4)
 	l.check(t, "a run with two of everything")
 	t.Run("rotate", func(t *testing.T) { rotateAll(t, m, l) })
+	t.Run("identities and tokens", func(t *testing.T) {
+		r := ring{t, m, func(args ...string) string { return m.Keys(append([]string{"trust"}, args...)...) }, nil, func(during string) { l.check(t, during) }}
+		r.identities()
+		r.sealing()
+		l.end()
+		r.tokens(m.ContainerAddr("gateway", 1)+":8080", m.ContainerAddr("gateway", 2)+":8080")
+		m.ReadTokens()
+		l = startLoad(t, m, 4)
+	})
 	t.Run("root and approvers", func(t *testing.T) { rotateRoot(t, m, l) })
 	t.Run("keys are private", func(t *testing.T) { keysArePrivate(t, m) })
 	t.Run("modes", func(t *testing.T) { composeModes(t, m) })

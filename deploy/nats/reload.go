@@ -14,23 +14,24 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus/embed/syncer"
 )
 
-// reload checks once a second the files of the certificate that the server presents to
-// clients and of its key, and reloads the server's configuration when one of them has
-// changed. It returns at once if the configuration names no certificate, and otherwise
-// does not return.
+// reload checks once a second the configuration file and the files of the certificate that
+// the server presents to clients and of its key, and reloads the server's configuration when one
+// of them has changed. It returns at once if there is no configuration file, and otherwise does not
+// return.
 func reload(s *server.Server, sync *syncer.Syncer, config string) {
-	cert, key := filesOf(config)
-	if cert == "" {
+	if config == "" {
 		return
 	}
-	for seen := stamp(cert, key); ; {
+	cert, key := filesOf(config)
+	for seen := stamp(config, cert, key); ; {
 		time.Sleep(time.Second)
-		now := stamp(cert, key)
+		cert, key := filesOf(config)
+		now := stamp(config, cert, key)
 		if now == seen {
 			continue
 		}
 		if err := reloadOnce(s, sync, config); err != nil { // for example, only one of the two files is written so far; retried after a second
-			fmt.Fprintln(os.Stderr, "nats-server: the certificate was not reloaded:", err)
+			fmt.Fprintln(os.Stderr, "nats-server: the configuration and the certificate were not reloaded:", err)
 			continue
 		}
 		seen = now

@@ -106,6 +106,9 @@ type Mesh struct {
 	// the state folder has none, as for a mesh of an earlier release whose cell is not open, and in
 	// the copies that As returns.
 	OperatorToken string
+	// ConfigureNATS gives the NATS server of Processes the configuration for the ring of keys as it is
+	// now; nil on the other topologies.
+	ConfigureNATS func()
 	NATS          string // URLs of the NATS servers, separated by commas; empty for a mesh in one process without Options.Listen and for one from Attach
 
 	admin map[string]string // address of the admin listener by process name; unused on compose
@@ -209,13 +212,13 @@ func OneUnready(t testing.TB, o Options) *Mesh {
 		env = []string{"BINNACLE_IMAGES=" + o.Images}
 	}
 	m.Start("binnacle", append(argv, o.Flags...), env)
-	m.readTokens()
+	m.ReadTokens()
 	return m
 }
 
-// readTokens reads the tokens of the administrator and the operator. A token whose file
+// ReadTokens reads the tokens of the administrator and the operator. A token whose file
 // does not exist remains as it is.
-func (m *Mesh) readTokens() {
+func (m *Mesh) ReadTokens() {
 	for name, to := range map[string]*string{"admin.token": &m.Token, "operator.token": &m.OperatorToken} {
 		if tok, err := os.ReadFile(filepath.Join(m.Dir, name)); err == nil {
 			*to = strings.TrimSpace(string(tok))
@@ -272,11 +275,17 @@ func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	if o.TLS {
 		args = append(args, "--nats-tls-cert", m.Cert(), "--nats-tls-key", filepath.Join(m.Dir, "tls.key"))
 	}
-	conf := m.run(binnacle, args...)
 	path := filepath.Join(m.Dir, "nats.conf")
-	if err := os.WriteFile(path, conf, 0o600); err != nil {
-		t.Fatal(err)
+	m.ConfigureNATS = func() {
+		t.Helper()
+		if err := os.WriteFile(path+".new", m.run(binnacle, args...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
 	}
+	m.ConfigureNATS()
 	m.Start("nats", []string{m.bin("svc/nats-server"), "-c", path}, nil)
 	argv := []string{binnacle, "provision", "--data", m.Dir, "--nats", m.NATS}
 	if o.Mirror {
@@ -286,7 +295,7 @@ func ProcessesUnready(t testing.TB, o Options) *Mesh {
 	for _, s := range Services {
 		m.StartService(s, s)
 	}
-	m.readTokens()
+	m.ReadTokens()
 	return m
 }
 
@@ -625,7 +634,7 @@ func (m *Mesh) WaitReady() {
 			continue
 		}
 		if last = string(b); status == http.StatusOK {
-			if m.readTokens(); m.Token == "" {
+			if m.ReadTokens(); m.Token == "" {
 				m.T.Fatalf("no administrator's token in %s", m.Dir)
 			}
 			m.ready = time.Now()

@@ -17,7 +17,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nkeys"
 )
 
 // Dialer states how to connect to the server: within the process if Server is set,
@@ -49,6 +48,8 @@ type Conn struct {
 	// only after its time limit.
 	Fatal  chan error
 	prefix string
+	dialer Dialer
+	id     *identity
 
 	mu       sync.Mutex
 	epoch    uint64
@@ -80,18 +81,14 @@ func delays(name string, made time.Time) func(attempt int) time.Duration {
 // APIPrefix. Connect succeeds even if the server is not reachable yet. It returns
 // an error if the seed, the URL or the CA file is invalid.
 func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error) {
-	kp, err := nkeys.FromSeed(seed)
-	if err != nil {
+	id := &identity{timeout: connectTimeout}
+	if err := id.use(seed); err != nil {
 		return nil, fmt.Errorf("nats identity of %s: %w", name, err)
 	}
-	public, err := kp.PublicKey()
-	if err != nil {
-		return nil, fmt.Errorf("nats identity of %s: %w", name, err)
-	}
-	c := &Conn{Ledger: Ledger{{Events, 1}}, made: time.Now(), Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{}), replicas: map[string]replicas{}}
+	c := &Conn{dialer: d, id: id, Ledger: Ledger{{Events, 1}}, made: time.Now(), Fatal: make(chan error, 1), prefix: APIPrefix, changed: make(chan struct{}), replicas: map[string]replicas{}}
 	opts := []nats.Option{
-		nats.Name(name), nats.Nkey(public, kp.Sign), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.CustomReconnectDelay(delays(name, c.made)), nats.Timeout(2 * time.Second),
+		nats.Name(name), nats.Nkey(id.public, id.sign), nats.SetCustomDialer(id), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+		nats.CustomReconnectDelay(delays(name, c.made)), nats.Timeout(connectTimeout),
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2), nats.ReconnectBufSize(-1),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) || strings.Contains(err.Error(), "Permissions Violation") {
@@ -107,15 +104,17 @@ func Connect(d Dialer, seed []byte, name string, provisioner bool) (*Conn, error
 	}
 	url := d.URL
 	if d.Server != nil {
-		opts = append(opts, nats.InProcessServer(d.Server))
+		opts = append(opts, nats.InProcessServer(inProcess{id, d.Server}))
 		url = nats.DefaultURL
 	}
 	if d.Joint {
 		opts = append(opts, nats.CustomInboxPrefix(inboxPrefix(name)))
 	}
+	var err error
 	if c.NC, err = nats.Connect(url, opts...); err != nil {
 		return nil, fmt.Errorf("nats: %w", err)
 	}
+	id.conn.Store(c.NC)
 	if provisioner || d.Joint {
 		c.prefix = "$JS.API"
 		c.JS, err = jetstream.New(c.NC)

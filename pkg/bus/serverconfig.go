@@ -21,6 +21,7 @@ type ServerOptions struct {
 	ProvisionKey string            // public nkey of the provisioning identity
 	ServiceKeys  map[string]string // public nkey by service, for services with accounts of their own; nil for none
 	ProcessKeys  map[string]string // public nkey by service, for services in the server's process; nil for none
+	FormerKeys   map[string]string // public nkey by identity that was replaced and is still accepted; the names of the mirrors' identities are MirrorKeeper and MirrorAuditor
 	TLSCert      string            // PEM files of the certificate and key that the server presents to clients, as paths on the server's host; empty for none
 	TLSKey       string
 	Cluster      *Cluster    // nil for a single server
@@ -34,6 +35,12 @@ type Cluster struct {
 	Routes []string // "host:port" of every server
 	Secret string   // password with which the servers of the cluster authenticate to each other
 }
+
+// Names of the identities in account MIRROR.
+const (
+	MirrorKeeper  = "mirror"
+	MirrorAuditor = "auditor"
+)
 
 // MirrorKeys are the public nkeys of the identities in account MIRROR.
 type MirrorKeys struct {
@@ -146,7 +153,7 @@ func (c *config) mesh(decls []Declaration) {
 	c.line("  MESH: {")
 	c.line("    jetstream: enabled")
 	c.line("    users: [")
-	c.line("      { nkey: %s, %s }", c.o.ProvisionKey, noSyncer)
+	c.accepted(services.Provision, c.o.ProvisionKey, noSyncer)
 	if c.o.ProcessKeys != nil {
 		for i := range decls {
 			c.user(&decls[i])
@@ -171,6 +178,14 @@ func (c *config) mesh(decls []Declaration) {
 	}
 	c.line("    ]")
 	c.line("  }")
+}
+
+// accepted renders the users of an identity, with the key and the former one, if there is one.
+func (c *config) accepted(identity, key, permissions string) {
+	c.line("      { nkey: %s, %s }", key, permissions)
+	if former := c.o.FormerKeys[identity]; former != "" {
+		c.line("      { nkey: %s, %s }", former, permissions)
+	}
 }
 
 // user renders the user of a service in the server's process. It may publish to the
@@ -204,10 +219,10 @@ func (c *config) mirror() {
 	c.line("  MIRROR: {")
 	c.line("    jetstream: enabled")
 	c.line("    users: [")
-	c.line("      { nkey: %s, permissions: { publish: [%q, %q, %q, %q], subscribe: [%q] } }", c.o.Mirror.Keeper,
-		"$JS.API.STREAM.CREATE."+MirrorCheckpoints, "$JS.API.STREAM.CREATE."+MirrorEvents, "$JS.API.STREAM.INFO.>", "$JS.API.INFO", "_INBOX.>")
-	c.line("      { nkey: %s, permissions: { publish: [%q, %q, %q], subscribe: [%q] } }", c.o.Mirror.Auditor,
-		"$JS.API.DIRECT.GET.>", "$JS.API.STREAM.INFO.>", "$JS.API.INFO", "_INBOX.>")
+	c.accepted(MirrorKeeper, c.o.Mirror.Keeper, fmt.Sprintf("permissions: { publish: [%q, %q, %q, %q], subscribe: [%q] }",
+		"$JS.API.STREAM.CREATE."+MirrorCheckpoints, "$JS.API.STREAM.CREATE."+MirrorEvents, "$JS.API.STREAM.INFO.>", "$JS.API.INFO", "_INBOX.>"))
+	c.accepted(MirrorAuditor, c.o.Mirror.Auditor, fmt.Sprintf("permissions: { publish: [%q, %q, %q], subscribe: [%q] }",
+		"$JS.API.DIRECT.GET.>", "$JS.API.STREAM.INFO.>", "$JS.API.INFO", "_INBOX.>"))
 	c.line("    ]")
 	c.line("    imports: [")
 	for _, origin := range []string{Checkpoints, Events} {
@@ -226,7 +241,9 @@ func (c *config) mirror() {
 // service may use.
 func (c *config) service(d *Declaration) {
 	c.line("  %q: {", services.AccountOf(d.Service))
-	c.line("    users: [{ nkey: %s, %s }]", c.o.ServiceKeys[d.Service], noSyncer)
+	c.line("    users: [")
+	c.accepted(d.Service, c.o.ServiceKeys[d.Service], noSyncer)
+	c.line("    ]")
 	c.line("    imports: [")
 	for _, g := range grants(d) {
 		c.line("      { service: { account: MESH, subject: %q }, to: %q }", g.subject, g.local())

@@ -33,14 +33,39 @@ func (k Keys) Seed(name string) ([]byte, error) {
 	return ParseSeed(k.Path(name), string(raw))
 }
 
-// ParseSeed parses 32 bytes in hex. where is the origin of the text, for error messages,
-// which never contain the text itself.
-func ParseSeed(where, text string) ([]byte, error) {
-	b, err := hex.DecodeString(strings.TrimSpace(text))
-	if err != nil || len(b) != 32 {
+// Seeds returns the seeds in a key file, one a line: the current key first, and the former one
+// until it is retired.
+func (k Keys) Seeds(name string) ([][]byte, error) {
+	raw, err := os.ReadFile(k.Path(name))
+	if err != nil {
+		return nil, err
+	}
+	return ParseSeeds(k.Path(name), string(raw))
+}
+
+// ParseSeeds parses 32 bytes in hex a line, of one line at least; see ParseSeed.
+func ParseSeeds(where, text string) (out [][]byte, err error) {
+	for i, line := range strings.Fields(text) {
+		b, err := hex.DecodeString(line)
+		if err != nil || len(b) != 32 {
+			return nil, fmt.Errorf("line %d of %s does not hold 32 bytes in hex", i+1, where)
+		}
+		out = append(out, b)
+	}
+	if len(out) == 0 {
 		return nil, fmt.Errorf("%s does not hold 32 bytes in hex", where)
 	}
-	return b, nil
+	return out, nil
+}
+
+// ParseSeed parses 32 bytes in hex, in the first line of text. where is the origin of the text, for error messages,
+// which never contain the text itself.
+func ParseSeed(where, text string) ([]byte, error) {
+	seeds, err := ParseSeeds(where, text)
+	if err != nil {
+		return nil, err
+	}
+	return seeds[0], nil
 }
 
 // Text returns the content of a key file without surrounding white space.
@@ -151,6 +176,7 @@ func serveProcess(ctx context.Context, service string, p *Process, build func(Ke
 		return err
 	}
 	cfg.NKeySeed = []byte(nkey)
+	cfg.NKey = func() (string, error) { return keys.Text(service + ".nkey") }
 	if _, err := os.Stat(keys.Path(service + ".sign")); err == nil { // a service that signs nothing has no such file; the gateway has none in key rings of old releases
 		cfg.SignSeed = func() ([]byte, error) { return keys.Seed(service + ".sign") }
 	} else if !errors.Is(err, os.ErrNotExist) {

@@ -46,6 +46,9 @@ type Service interface {
 type Config struct {
 	Dialer   bus.Dialer
 	NKeySeed []byte // seed of the service's NATS user key (nkey)
+	// NKey reads that seed again, every keyPoll, so that the identity can be replaced while the
+	// service runs; nil if it does not change.
+	NKey func() (string, error)
 	// SignSeed reads the 32-byte Ed25519 seed of the signing key; it is nil for services
 	// that sign nothing. It is called every keyPoll, so that a key can be rotated while
 	// the service runs: a new seed is not used before its key is in the key registry.
@@ -128,6 +131,34 @@ func (v *Env) rotate(ctx context.Context, read func() ([]byte, error)) {
 		} else if time.Since(known) >= keySettle {
 			v.Log.Info("signing key rotated", "kid", k.KID)
 			v.key.Store(k)
+		}
+	}
+}
+
+// identify reads the seed of the NATS identity again every keyPoll until ctx ends, and makes the
+// connection use it if it has changed and the server accepts it.
+func (v *Env) identify(ctx context.Context, read func() (string, error)) {
+	refused := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(keyPoll):
+		}
+		was := v.Conn.Identity()
+		seed, err := read()
+		if err == nil {
+			err = v.Conn.Identify([]byte(seed))
+		}
+		switch now := v.Conn.Identity(); {
+		case err != nil:
+			if err.Error() != refused { // the server may not have its new configuration yet
+				v.Log.Warn("NATS identity not replaced", "err", err)
+			}
+			refused = err.Error()
+		case now != was:
+			v.Log.Info("NATS identity replaced", "identity", now)
+			refused = ""
 		}
 	}
 }

@@ -63,6 +63,9 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	in := &instance{env: env, cfg: &cfg, service: s, started: make(chan struct{})}
 	env.starting.add(startTask{instance: slot.Instance, done: in.started})
 	env.Report(func(context.Context) Health { return Health{Name: "service", OK: in.takesWork.Load()} })
+	if cfg.NKey != nil {
+		env.Report(func(context.Context) Health { return Health{Name: "nats-identity", OK: true, Detail: conn.Identity()} })
+	}
 	if err := in.loadKey(); err != nil {
 		return err
 	}
@@ -226,6 +229,9 @@ func (in *instance) serve(ctx, base context.Context, ready func()) error {
 	}
 	if kid != "" {
 		go in.env.rotate(base, in.cfg.SignSeed)
+	}
+	if in.cfg.NKey != nil {
+		go in.env.identify(base, in.cfg.NKey)
 	}
 	if in.cfg.Live != nil {
 		defer in.cfg.Live.add(in.env, in.service)()

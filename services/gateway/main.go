@@ -9,10 +9,6 @@
 package main
 
 import (
-	"crypto/ed25519"
-	"encoding/hex"
-	"errors"
-
 	"github.com/binnacle-mesh/binnacle/pkg/artifact/s3"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
@@ -20,23 +16,21 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/password"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
-// main runs the gateway. It reads the key file token.pub, the Ed25519 public key in hex
-// that verifies bearer tokens, and, if a webhook is configured, webhook.seed.
+// main runs the gateway. It reads the key file token.pub, the Ed25519 public keys in hex
+// that verify bearer tokens, and, if a webhook is configured, webhook.seed. It reads both
+// again while the gateway runs.
 func main() {
 	run.Main(services.Gateway, func(keys run.Keys, c *config.Config) (run.Service, error) {
-		text, err := keys.Text("token.pub")
+		tokens, err := token.FromFile(keys.Path("token.pub"))
 		if err != nil {
 			return nil, err
 		}
-		key, err := hex.DecodeString(text)
-		if err != nil || len(key) != ed25519.PublicKeySize {
-			return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
-		}
-		var webhookKey []byte
+		webhookKeys := func() ([][]byte, error) { return keys.Seeds("webhook.seed") }
 		if c.Gateway.ApprovalWebhook+c.Gateway.JobWebhook != "" {
-			if webhookKey, err = keys.Seed("webhook.seed"); err != nil {
+			if _, err := webhookKeys(); err != nil {
 				return nil, err
 			}
 		}
@@ -44,7 +38,7 @@ func main() {
 		if err != nil {
 			return nil, err
 		}
-		return &gateway.Service{Config: gateway.Config{Artifacts: store, Passwords: keys.Path(password.File), TLS: c.Gateway.TLS, ACME: c.Gateway.ACME, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, JobWebhook: c.Gateway.JobWebhook, PublicURL: c.Gateway.PublicURL, OIDC: c.Gateway.OIDC, OAuth: c.Gateway.OAuth, ApprovalPage: c.Gateway.ApprovalPage, WebhookKey: webhookKey, Addr: c.Gateway.Listen, TokenKey: key, Version: run.Version(),
+		return &gateway.Service{Config: gateway.Config{Artifacts: store, Passwords: keys.Path(password.File), TLS: c.Gateway.TLS, ACME: c.Gateway.ACME, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, JobWebhook: c.Gateway.JobWebhook, PublicURL: c.Gateway.PublicURL, OIDC: c.Gateway.OIDC, OAuth: c.Gateway.OAuth, ApprovalPage: c.Gateway.ApprovalPage, WebhookKeys: webhookKeys, Addr: c.Gateway.Listen, TokenKeys: tokens, Version: run.Version(),
 			Durability: c.Durability,
 			Expect:     c.Gateway.Expect,
 			Listening: func(addr string) {

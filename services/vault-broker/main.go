@@ -16,7 +16,8 @@ import (
 )
 
 // main reads the key-encryption key from the file vault.kek, unless the configuration
-// names another source, and the seal key from the file vault.seal.
+// names another source, and the seal keys from the file vault.seal,
+// which it reads again for each value.
 func main() {
 	run.Main(services.VaultBroker, func(keys run.Keys, c *config.Config) (run.Service, error) {
 		if err := private.NotDumpable(); err != nil {
@@ -26,15 +27,11 @@ func main() {
 		if err != nil {
 			return nil, err
 		}
-		sealSeed, err := keys.Seed("vault.seal")
-		if err != nil {
-			return nil, err
-		}
 		cfg, err := vaultbroker.ConfigOf(&c.VaultBroker, c.VaultBroker.State)
 		if err != nil {
 			return nil, err
 		}
-		cfg.KEK, cfg.SealSeed = kek, sealSeed
+		cfg.KEK, cfg.SealSeeds = kek, func() ([][]byte, error) { return keys.Seeds("vault.seal") }
 		return &vaultbroker.Service{Config: cfg}, nil
 	})
 }

@@ -17,7 +17,8 @@ import (
 // Server is a NATS server in this process.
 type Server struct {
 	*server.Server
-	syncer *syncer.Syncer // nil unless the server commits in groups
+	syncer *syncer.Syncer  // nil unless the server commits in groups
+	files  *tlsfiles.Files // certificate for clients; nil for that of the configuration
 }
 
 // Start starts a server in this process with a configuration such as bus.ServerConfig
@@ -30,16 +31,10 @@ type Server struct {
 // change. To stop the server, close every connection, then call Shutdown and
 // WaitForShutdown.
 func Start(config string, files *tlsfiles.Files) (*Server, error) {
-	o := &server.Options{}
-	if err := o.ProcessConfigString(config); err != nil {
-		return nil, fmt.Errorf("nats configuration: %w", err)
+	o, err := options(config, files)
+	if err != nil {
+		return nil, err
 	}
-	if files != nil && o.TLSConfig != nil {
-		o.TLSConfig.Certificates, o.TLSConfig.GetCertificate = nil, files.Certificate
-	}
-	o.NoSigs = true
-	o.NoLog = true
-	o.DontListen = o.Port == 0 || o.Host == ""
 	sync, err := syncer.Prepare(o)
 	if err != nil {
 		return nil, err
@@ -57,7 +52,35 @@ func Start(config string, files *tlsfiles.Files) (*Server, error) {
 		s.Shutdown()
 		return nil, err
 	}
-	return &Server{Server: s, syncer: sync}, nil
+	return &Server{Server: s, syncer: sync, files: files}, nil
+}
+
+// options returns the options of a server with a configuration.
+func options(config string, files *tlsfiles.Files) (*server.Options, error) {
+	o := &server.Options{}
+	if err := o.ProcessConfigString(config); err != nil {
+		return nil, fmt.Errorf("nats configuration: %w", err)
+	}
+	if files != nil && o.TLSConfig != nil {
+		o.TLSConfig.Certificates, o.TLSConfig.GetCertificate = nil, files.Certificate
+	}
+	o.NoSigs = true
+	o.NoLog = true
+	o.DontListen = o.Port == 0 || o.Host == ""
+	return o, nil
+}
+
+// Reload makes the running server use another configuration, which differs in the users of
+// accounts alone. Connections of users that it still has remain.
+func (s *Server) Reload(config string) error {
+	o, err := options(config, s.files)
+	if err == nil {
+		err = s.syncer.Adapt(o)
+	}
+	if err != nil {
+		return err
+	}
+	return s.ReloadOptions(o)
 }
 
 // WaitForShutdown waits until the server has ended after a call of Shutdown. A server that

@@ -112,7 +112,7 @@ func openMirror(ctx context.Context, c *env, o *sourceOptions) (*ledgerSource, f
 	if o.keys == "" {
 		o.keys = filepath.Join(c.data, "keys")
 	}
-	seed, err := (&keyring.Ring{Dir: o.keys}).NKey("auditor")
+	seed, err := (&keyring.Ring{Dir: o.keys}).NKey(bus.MirrorAuditor)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/keyring"
 	"github.com/binnacle-mesh/binnacle/services/binnacle/internal/output"
+	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 )
 
 // trustOptions holds the options of subcommands that change the key ring.
@@ -36,16 +38,30 @@ func newTrustCmd(c *env) *cobra.Command {
 		newTrustCellCmd(c),
 		newTrustOperatorCmd(c),
 		newRingCmd(c, &cobra.Command{
-			Use:               "rotate SERVICE|root",
-			Short:             "Replace a service's signing key, or the root key",
-			Example:           "  binnacle trust rotate policy\n  binnacle trust rotate root",
+			Use:   "rotate SERVICE|root|KEY",
+			Short: "Replace a service's signing key, the root key or another key",
+			Long: `Replace a service's signing key, the root key or another key:
+
+  nats           the keys by which the services, provision, mirror and auditor connect to NATS
+  nats/IDENTITY  one of these keys
+  token          the key of the tokens of 'binnacle token create'
+  webhook        the key of the signatures of notices
+  seal           the key to which values for the vault-broker are sealed
+
+Of these, the former key stays valid until 'binnacle trust retire KEY'. A running
+mesh uses the new keys within seconds.`,
+			Example:           "  binnacle trust rotate policy\n  binnacle trust rotate root\n  binnacle trust rotate nats",
 			Args:              takes(1, 1),
-			ValidArgsFunction: byPosition(words(append(services.Names(), "root")...)),
+			ValidArgsFunction: byPosition(words(slices.Concat(services.Names(), []string{"root"}, keyring.Replaceable())...)),
+		}, func(ring *keyring.Ring, pos []string) error { return rotate(c, ring, pos[0]) }),
+		newRingCmd(c, &cobra.Command{
+			Use:               "retire KEY",
+			Short:             "End the validity of a key that was rotated: nats, nats/IDENTITY, token, webhook or seal",
+			Example:           "  binnacle trust retire nats\n  binnacle trust retire token",
+			Args:              takes(1, 1),
+			ValidArgsFunction: byPosition(words(keyring.Replaceable()...)),
 		}, func(ring *keyring.Ring, pos []string) error {
-			if pos[0] == "root" {
-				return printKID(c)(ring.RotateRoot())
-			}
-			return printKID(c)(ring.Rotate(pos[0]))
+			return printKID(c)(pos[0], ring.Retire(pos[0]))
 		}),
 		newRingCmd(c, &cobra.Command{
 			Use:               "revoke KID",
@@ -68,6 +84,22 @@ func newTrustCmd(c *env) *cobra.Command {
 			RunE:    func(_ *cobra.Command, args []string) error { return publicOf(c, args[0]) },
 		},
 	)
+}
+
+// rotate replaces a key of the ring, and prints its id. With a new token key, it also makes new
+// tokens of the administrator and the operator.
+func rotate(c *env, ring *keyring.Ring, name string) error {
+	switch {
+	case name == "root":
+		return printKID(c)(ring.RotateRoot())
+	case !slices.Contains(keyring.Replaceable(), name):
+		return printKID(c)(ring.Rotate(name))
+	}
+	id, err := ring.Replace(name)
+	if err == nil && name == keyring.TokenKey {
+		err = mesh.Tokens(c.data, ring)
+	}
+	return printKID(c)(id, err)
 }
 
 // newRingCmd sets cmd to apply the function change to the key ring, and then to

@@ -122,7 +122,11 @@ type Mesh struct {
 	err      error
 	server   *embed.Server
 	lock     *os.File
-	seeds    map[string][]byte // seed of each service's NATS user key in this process
+	// natsConfig returns the configuration of the NATS server for the identities that the ring
+	// has now.
+	natsConfig func() (string, error)
+	natsText   string            // that of the server's start
+	seeds      map[string][]byte // seed of each service's NATS user key in this process
 }
 
 // ServerConfig returns the configuration of a NATS server for the identities in a ring,
@@ -147,10 +151,13 @@ func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 		return "", err
 	}
 	o.Mirror = &bus.MirrorKeys{}
-	if o.Mirror.Keeper, err = ring.NKeyPublic("mirror"); err != nil {
+	if o.FormerKeys, err = ring.FormerNKeys(); err != nil {
 		return "", err
 	}
-	if o.Mirror.Auditor, err = ring.NKeyPublic("auditor"); err != nil {
+	if o.Mirror.Keeper, err = ring.NKeyPublic(bus.MirrorKeeper); err != nil {
+		return "", err
+	}
+	if o.Mirror.Auditor, err = ring.NKeyPublic(bus.MirrorAuditor); err != nil {
 		return "", err
 	}
 	if o.MaxFile == "" {
@@ -291,7 +298,11 @@ func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
 	if err != nil {
 		return err
 	}
-	conf, err := ServerConfig(ring, bus.ServerOptions{StoreDir: store, MaxFile: maxFile, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey, ProcessKeys: keys})
+	m.natsConfig = func() (string, error) {
+		return ServerConfig(ring, bus.ServerOptions{StoreDir: store, MaxFile: maxFile, SyncAlways: cfg.Power, Listen: cfg.NATSListen, TLSCert: cfg.NATSCert, TLSKey: cfg.NATSKey, ProcessKeys: keys})
+	}
+	conf, err := m.natsConfig()
+	m.natsText = conf
 	if err != nil {
 		return err
 	}
@@ -305,6 +316,26 @@ func (m *Mesh) listen(cfg *Config, dir string, ring *keyring.Ring) error {
 		m.lock.Close()
 	}
 	return err
+}
+
+// reload makes the NATS server use the identities of the ring that were replaced or retired since
+// its start, until ctx is done. conf is the server's configuration.
+func (m *Mesh) reload(ctx context.Context, conf string) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(trustPoll):
+		}
+		now, err := m.natsConfig()
+		if err == nil && now != conf {
+			err = m.server.Reload(now)
+			conf = now
+		}
+		if err != nil {
+			slog.Warn("NATS identities not reloaded", "err", err)
+		}
+	}
 }
 
 // identities makes the NATS user keys with which the services of this process connect,
@@ -397,6 +428,7 @@ func (m *Mesh) run(ctx context.Context, cfg Config, dir string, ring *keyring.Ri
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	d := bus.Dialer{Server: m.server, Joint: true}
+	go m.reload(base, m.natsText)
 	prov := make(chan error, 1)
 	provisioned := make(chan struct{})
 	go func() {

@@ -97,7 +97,7 @@ func Provisioning(d bus.Dialer, ring *keyring.Ring) (*bus.Conn, error) {
 // Keeper connects to a NATS server as the identity that creates the mirrors. The caller
 // closes the connection.
 func Keeper(d bus.Dialer, ring *keyring.Ring) (*bus.Conn, error) {
-	seed, err := ring.NKey("mirror")
+	seed, err := ring.NKey(bus.MirrorKeeper)
 	if err != nil {
 		return nil, err
 	}

@@ -2,14 +2,10 @@ package mesh
 
 import (
 	"cmp"
-	"crypto/ed25519"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
@@ -21,6 +17,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
 	"github.com/binnacle-mesh/binnacle/services/gateway/password"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 	"github.com/binnacle-mesh/binnacle/services/judge/judge"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/mcp-router/mcprouter"
@@ -144,20 +141,21 @@ func (b *setup) durability() string {
 // gateway sets the configuration of the gateway. Of the token key, the gateway receives
 // only the public half.
 func (b *setup) gateway(c *gateway.Config) error {
-	token, err := tokenPublic(b.ring)
+	tokens, err := tokenKeys(b.ring)
 	if err != nil {
 		return err
 	}
-	var webhookKey []byte
+	keys := run.Keys(b.ring.Dir)
+	webhookKeys := func() ([][]byte, error) { return keys.Seeds("webhook.seed") }
 	if b.cfg.Webhook+b.cfg.JobWebhook != "" {
-		if webhookKey, err = b.ring.Seed("webhook.seed"); err != nil {
+		if _, err := webhookKeys(); err != nil {
 			return err
 		}
 	}
 	obtained := b.cfg.ACME
 	obtained.Storage = cmp.Or(obtained.Storage, filepath.Join(b.dir, "acme"))
-	*c = gateway.Config{Artifacts: b.cfg.Artifacts, Passwords: b.ring.Path(password.File), TLS: config.GatewayTLS{Cert: b.cfg.TLSCert, Key: b.cfg.TLSKey, ClientCA: b.cfg.ClientCA, ClientCertificates: b.cfg.ClientCerts}, ACME: obtained, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, PublicURL: b.cfg.PublicURL, OIDC: b.cfg.OIDC, OAuth: b.cfg.OAuth, ApprovalPage: b.cfg.ApprovalPage, WebhookKey: webhookKey,
-		Addr: b.cfg.Addr, TokenKey: token, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening, Serving: b.handler}
+	*c = gateway.Config{Artifacts: b.cfg.Artifacts, Passwords: b.ring.Path(password.File), TLS: config.GatewayTLS{Cert: b.cfg.TLSCert, Key: b.cfg.TLSKey, ClientCA: b.cfg.ClientCA, ClientCertificates: b.cfg.ClientCerts}, ACME: obtained, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, PublicURL: b.cfg.PublicURL, OIDC: b.cfg.OIDC, OAuth: b.cfg.OAuth, ApprovalPage: b.cfg.ApprovalPage, WebhookKeys: webhookKeys,
+		Addr: b.cfg.Addr, TokenKeys: tokens, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening, Serving: b.handler}
 	return nil
 }
 
@@ -172,11 +170,8 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 			return err
 		}
 	}
-	sealSeed, err := b.ring.Seed("vault.seal")
-	if err != nil {
-		return err
-	}
-	*c = vaultbroker.Config{TokenCA: b.cfg.TokenCA, Transit: b.cfg.Transit, Vault: b.cfg.Vault, KEK: kek, SealSeed: sealSeed}
+	keys := run.Keys(b.ring.Dir)
+	*c = vaultbroker.Config{TokenCA: b.cfg.TokenCA, Transit: b.cfg.Transit, Vault: b.cfg.Vault, KEK: kek, SealSeeds: func() ([][]byte, error) { return keys.Seeds("vault.seal") }}
 	if b.cfg.Vault.Address != "" && b.cfg.Transit.Key == "" {
 		return nil
 	}
@@ -184,15 +179,5 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 	return private.Mkdir(c.Dir)
 }
 
-// tokenPublic returns the public key by which tokens are verified.
-func tokenPublic(ring *keyring.Ring) (ed25519.PublicKey, error) {
-	raw, err := os.ReadFile(ring.Path("token.pub"))
-	if err != nil {
-		return nil, err
-	}
-	b, err := hex.DecodeString(strings.TrimSpace(string(raw)))
-	if err != nil || len(b) != ed25519.PublicKeySize {
-		return nil, errors.New("token.pub does not hold an Ed25519 public key in hex")
-	}
-	return b, nil
-}
+// tokenKeys returns the public keys by which tokens are verified.
+func tokenKeys(ring *keyring.Ring) (token.Keys, error) { return token.FromFile(ring.Path("token.pub")) }

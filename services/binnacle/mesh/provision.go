@@ -128,6 +128,7 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 			case <-again:
 				wait = false
 			case <-time.After(trustPoll):
+				p.identify(c)
 				if again == nil {
 					if err := p.record(ctx, c, m); err != nil && ctx.Err() == nil {
 						slog.Warn("trust documents not published, will be tried again", "err", err)
@@ -135,6 +136,17 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 				}
 			}
 		}
+	}
+}
+
+// identify makes the connection use the NATS identity in the ring, if it was replaced there.
+func (p *Provisioner) identify(c *bus.Conn) {
+	seed, err := p.Ring.NKey(services.Provision)
+	if err == nil {
+		err = c.Identify(seed)
+	}
+	if err != nil {
+		slog.Warn("NATS identity not replaced, will be tried again", "err", err)
 	}
 }
 

@@ -81,7 +81,7 @@ func operatorToken(dir string, ring *keyring.Ring) (string, error) {
 // tenant and the scopes in want. Otherwise it mints such a token for the principal actor
 // that is valid for 90 days, and stores it in the file.
 func storedToken(path string, ring *keyring.Ring, want *token.Claims, actor string) (string, error) {
-	public, err := tokenPublic(ring)
+	keys, err := tokenKeys(ring)
 	if err != nil {
 		return "", err
 	}
@@ -93,7 +93,7 @@ func storedToken(path string, ring *keyring.Ring, want *token.Claims, actor stri
 	}
 	if b, err := os.ReadFile(path); err == nil {
 		raw := strings.TrimSpace(string(b))
-		if c, err := token.Verify(public, raw); err == nil && c.Tenant == want.Tenant && !lacks(c) && time.Until(c.ExpiresAt.Time) > 7*24*time.Hour {
+		if c, err := token.Verify(keys()[0], raw); err == nil && c.Tenant == want.Tenant && !lacks(c) && time.Until(c.ExpiresAt.Time) > 7*24*time.Hour {
 			return raw, nil
 		}
 	}

@@ -141,7 +141,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 		ledger = env.Emit.Log
 	}
 	s.queries = queries.New(out.Queries)
-	s.gate = &auth.Gate{TokenKey: s.TokenKey, LoginKeys: logins.KeyOf(env.Trust.At), Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, PublicURL: s.PublicURL, Approvals: s.ApprovalPage, Exceeded: s.metrics.CountExceeded,
+	s.gate = &auth.Gate{TokenKeys: s.TokenKeys, LoginKeys: logins.KeyOf(env.Trust.At), Tenants: out.Tenants, Authority: &s.authority, Limits: s.Bodies, PublicURL: s.PublicURL, Approvals: s.ApprovalPage, Exceeded: s.metrics.CountExceeded,
 		Turns: fair.Turns{Places: runtime.GOMAXPROCS(0), Hold: turn}}
 	if out.Tenants == nil {
 		s.gate.Tenants = env.Cell

@@ -28,7 +28,7 @@ import (
 func edge(t *testing.T, limits body.Limits) (*Service, string, func(actor string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
-	s := &Service{Config: Config{TokenKey: key, Bodies: limits}}
+	s := &Service{Config: Config{TokenKeys: token.Fixed(key), Bodies: limits}}
 	env := &run.Env{Log: slog.Default()}
 	out := outsideOf(env, nil)
 	out.Tenants, out.Queries = authtest.New("default"), &rpc.Client{}

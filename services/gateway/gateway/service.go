@@ -8,7 +8,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"net"
@@ -43,15 +42,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/probe"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/webhook"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
 // Config is the gateway's configuration.
 type Config struct {
-	Addr         string            // listen address, host:port
-	TokenKey     ed25519.PublicKey // verifies bearer tokens
-	Durability   string            // durability mode that /readyz reports: process, power or replicated
-	Expect       []string          // services that must be ready for /readyz to return 200
-	CallTimeout  time.Duration     // timeout of a call whose request sets none; 0 means 90 s
+	Addr         string        // listen address, host:port
+	TokenKeys    token.Keys    // verify bearer tokens
+	Durability   string        // durability mode that /readyz reports: process, power or replicated
+	Expect       []string      // services that must be ready for /readyz to return 200
+	CallTimeout  time.Duration // timeout of a call whose request sets none; 0 means 90 s
 	Version      string
 	Capture      string // how prompts and responses are recorded: plain, encrypted, hashed or off; empty means plain
 	Bodies       body.Limits
@@ -63,7 +63,9 @@ type Config struct {
 	OAuth        config.OAuth      // programs that may obtain logins by authorization codes
 	PublicURL    string            // URL under which browsers reach the gateways; empty means that of each request
 	ApprovalPage string            // URL of the page for approvers that clients of MCP and the approval webhook are offered, in which {call} stands for the id of a call; empty for that of the gateways at PublicURL
-	WebhookKey   []byte            // HMAC-SHA256 key of the webhooks' signatures; if Webhook or JobWebhook is set, at least 16 bytes
+	// WebhookKeys reads the HMAC-SHA256 keys of the webhooks' signatures, at each notice. It must be set
+	// if Webhook or JobWebhook is.
+	WebhookKeys func() ([][]byte, error)
 	// Passwords is the path of the file of passwords (see package password), which need not
 	// exist. It is read at each login. Empty means that no person has a password.
 	Passwords string
@@ -195,8 +197,8 @@ func (s *Service) configure(env *run.Env) error {
 	if !slices.Contains([]string{llm.CapturePlain, llm.CaptureEncrypted, llm.CaptureHashed, llm.CaptureOff}, s.Capture) {
 		return fmt.Errorf("gateway: capture %q: want plain, encrypted, hashed or off", s.Capture)
 	}
-	if s.Webhook+s.JobWebhook != "" && len(s.WebhookKey) < 16 {
-		return errors.New("gateway: the webhook's key has fewer than 16 bytes")
+	if s.Webhook+s.JobWebhook != "" && s.WebhookKeys == nil {
+		return errors.New("gateway: the webhooks have no key")
 	}
 	var err error
 	s.provider, err = logins.NewProvider(s.OIDC, endpoint.New(env.Queries, egress.EndpointOIDC, ""))
@@ -263,7 +265,7 @@ func (s *Service) approvalPage() string {
 // reactors returns the reactors of the webhooks that are configured.
 func (s *Service) reactors() (out []react.Reactor) {
 	to := func(name, url string) *webhook.Endpoint {
-		return &webhook.Endpoint{Name: name, URL: url, Key: s.WebhookKey, Now: s.env.Emit.Now,
+		return &webhook.Endpoint{Name: name, URL: url, Keys: s.WebhookKeys, Now: s.env.Emit.Now,
 			Transport: func(tenant, id string) http.RoundTripper {
 				return endpoint.New(s.env.Queries.In(tenant), name, id)
 			}}

@@ -92,7 +92,8 @@ type Claims struct {
 	Invitation string `json:"invitation,omitempty"` // digest of the code of an invitation
 	UserCode   string `json:"user_code,omitempty"`  // code of a program, or id of an authorization request, that the person then approves
 
-	KID string `json:"-"` // key id in the header; empty for a token that Mint made
+	KID string            `json:"-"` // key id in the header; empty for a token that Mint made
+	Key ed25519.PublicKey `json:"-"` // key that verified a token that Mint made
 }
 
 // The uses of the tokens that Issue makes. An access token is a credential of API
@@ -207,7 +208,7 @@ func Mint(seed []byte, tenant, actor, client string, scopes []string, now time.T
 // token without an id or a time of issue, because such a token could not be revoked,
 // and a token with the claims of a login, which VerifyUse verifies.
 func Verify(public ed25519.PublicKey, raw string) (*Claims, error) {
-	var c Claims
+	c := Claims{Key: public}
 	_, err := jwt.ParseWithClaims(raw, &c, func(*jwt.Token) (any, error) { return public, nil },
 		jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithIssuer(issuer), jwt.WithAudience(audience), jwt.WithExpirationRequired())
 	if err != nil {
@@ -217,6 +218,22 @@ func Verify(public ed25519.PublicKey, raw string) (*Claims, error) {
 		return nil, errors.New("token of a login is signed by the mesh's token key")
 	}
 	return &c, check(&c)
+}
+
+// VerifyAny verifies a token by the first of the keys that signed it; see Verify. The error is that
+// of the current key.
+func VerifyAny(keys Keys, raw string) (*Claims, error) {
+	var first error
+	for _, k := range keys() {
+		c, err := Verify(k, raw)
+		if err == nil {
+			return c, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
 }
 
 // check returns an error unless the claims name a tenant, a time of issue, an id of at most

@@ -47,12 +47,14 @@ import (
 // Config is the vault-broker's configuration: where values are stored, and its keys. It
 // contains secret keys and must not be logged.
 type Config struct {
-	Dir      string // folder of the encrypted files; "" if values are stored in Vault
-	Vault    Vault  // Vault server that stores values or, with Dir, has the key Transit
-	Transit  Transit
-	KEK      []byte // key-encryption key, 32 bytes
-	SealSeed []byte // X25519 private key that opens sealed values; its public key is published
-	TokenCA  string // PEM file of the authority of the token endpoints' certificates; "" = the system's
+	Dir     string // folder of the encrypted files; "" if values are stored in Vault
+	Vault   Vault  // Vault server that stores values or, with Dir, has the key Transit
+	Transit Transit
+	KEK     []byte // key-encryption key, 32 bytes
+	// SealSeeds reads the X25519 private keys that open sealed values, for each of them, so that the
+	// key can be replaced at run time; their public keys are published.
+	SealSeeds func() ([][]byte, error)
+	TokenCA   string // PEM file of the authority of the token endpoints' certificates; "" = the system's
 }
 
 // Vault describes a Vault server and how the broker logs in to it.
@@ -67,7 +69,6 @@ type Service struct {
 	keeper  *keeper // of secrets
 	content *contentKeeper
 	leases  *leases // of credentials that Vault issues; nil if values are stored in files
-	key     *seal.Key
 	rewrap  time.Duration // interval of rewrapped; 0 = rewrapTime
 
 	calls *running.Checker // checks requests
@@ -100,6 +101,29 @@ func tools() []contract.Tool {
 	return slices.Concat([]contract.Tool{putTool}, secretTools, contentTools, erasureTools)
 }
 
+// unseal opens a value that is sealed to one of the keys of SealSeeds. The error is that of the
+// current key.
+func (s *Service) unseal(info string, sealed []byte) ([]byte, error) {
+	seeds, err := s.SealSeeds()
+	if err != nil {
+		return nil, err
+	}
+	var first error
+	for _, seed := range seeds {
+		k, err := seal.FromSeed(seed)
+		if err == nil {
+			var value []byte
+			if value, err = k.Open(info, sealed); err == nil {
+				return value, nil
+			}
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
 // Run implements run.Service. It opens the stores before it reports that it is ready,
 // since no request can be handled without them. If they cannot be opened, the error
 // begins with "vault: ".
@@ -118,7 +142,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		t.TLSClientConfig = tokenTLS
 		return toEndpoint{t, egress.EndpointOAuth}
 	}
-	if s.key, err = seal.FromSeed(s.SealSeed); err != nil {
+	if _, err := s.SealSeeds(); err != nil {
 		return err
 	}
 	cell, err := env.Cell.Now(ctx)
@@ -145,7 +169,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	}
 	env.ReportWork(requests.Consumer(services.VaultBroker))
 	s.serveContentKeys()
-	(&macs{of: s.key.Open, kek: s.KEK, counts: lru.Cache[*atomic.Int64]{Max: maxMACCalls}}).serve(env.Transport)
+	(&macs{of: s.unseal, kek: s.KEK, counts: lru.Cache[*atomic.Int64]{Max: maxMACCalls}}).serve(env.Transport)
 	x := s.executor()
 	if vault != nil {
 		stop := loggedIn(ctx, vault)
@@ -214,7 +238,7 @@ func (s *Service) put(ctx context.Context, w *execute.Work) execute.Result {
 		s.env.Log.Warn("the value to be stored cannot be fetched", "call", w.Call.ID, "err", err)
 		return execute.Fail(contract.CodeValueMissing, "the gateway no longer has a value for this call; store the secret again")
 	}
-	value, err := s.key.Open(secret.PutInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed.Value)
+	value, err := s.unseal(secret.PutInfo(w.Event.Tenant, args.Name, w.Call.ID), sealed.Value)
 	if err != nil {
 		return execute.Fail(contract.CodeValueMalformed, "the sealed value cannot be opened for this call")
 	}

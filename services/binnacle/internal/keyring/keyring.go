@@ -19,13 +19,13 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/guard"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
 	"github.com/binnacle-mesh/binnacle/pkg/core/trust"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
 	"github.com/binnacle-mesh/binnacle/pkg/run"
-	"github.com/binnacle-mesh/binnacle/pkg/seal"
 	"github.com/binnacle-mesh/binnacle/pkg/services"
 )
 
@@ -46,6 +46,8 @@ const (
 	signEnd   = ".sign" // a service's signing key is <service>.sign
 	nkeyEnd   = ".nkey" // an identity's NATS key is <identity>.nkey
 	algorithm = "ed25519"
+
+	sealAlgorithm = "x25519" // of the sealing key
 )
 
 // DefaultCeilings holds the ceilings (policy layer P0) of a new mesh.
@@ -161,34 +163,30 @@ func (d draft) signing() ([]contract.TrustKey, error) {
 // sealed to, whose unsigned trust document it returns, and the key that encrypts the
 // vault's store.
 func (d draft) sealing() ([]contract.TrustKey, error) {
-	seed, err := d.seed("vault.seal")
+	seed, err := d.seed(sealSeed)
 	if err != nil {
 		return nil, err
 	}
-	k, err := seal.FromSeed(seed)
-	if err != nil {
-		return nil, err
-	}
-	public, err := base64.StdEncoding.DecodeString(k.Public())
+	doc, err := sealingDoc(seed, contract.CellTenant)
 	if err != nil {
 		return nil, err
 	}
 	_, err = d.seed("vault.kek")
-	return []contract.TrustKey{publicDoc(public, services.VaultBroker, "x25519", contract.CellTenant, contract.UseSeal)}, err
+	return []contract.TrustKey{doc}, err
 }
 
 // edge makes the gateway's keys, unless they exist: the key of its webhook, and the
 // token key, of which the gateway reads only the public half.
 func (d draft) edge() error {
-	if _, err := d.seed("webhook.seed"); err != nil {
+	if _, err := d.seed(webhookSeed); err != nil {
 		return err
 	}
-	token, err := d.seed("token.seed")
+	token, err := d.seed(tokenSeed)
 	if err != nil {
 		return err
 	}
 	public := ed25519.NewKeyFromSeed(token).Public().(ed25519.PublicKey)
-	return d.write("token.pub", []byte(hex.EncodeToString(public)+"\n"))
+	return d.write(tokenPublic, []byte(hex.EncodeToString(public)+"\n"))
 }
 
 // publicDoc returns the unsigned trust document of a public key.
@@ -215,10 +213,10 @@ func (r *Ring) seed(name string) ([]byte, error) {
 	return b, r.write(name, []byte(hex.EncodeToString(b)+"\n"))
 }
 
-// Seed returns the 32 bytes in a file of the ring, which holds them in hex.
+// Seed returns the 32 bytes in the first line of a file of the ring, which holds them in hex.
 func (r *Ring) Seed(name string) ([]byte, error) { return ReadSeed(r.Path(name)) }
 
-// ReadSeed returns the 32 bytes in a file that holds them in hex.
+// ReadSeed returns the 32 bytes in the first line of a file, which holds them in hex.
 func ReadSeed(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -237,7 +235,7 @@ func (r *Ring) ClusterSecret() (string, error) {
 // MirrorNKeys makes the missing NATS identities of the mirrors' account: "mirror", which
 // creates the mirrors, and "auditor", which reads them.
 func (r *Ring) MirrorNKeys() error {
-	for _, name := range []string{"mirror", "auditor"} {
+	for _, name := range []string{bus.MirrorKeeper, bus.MirrorAuditor} {
 		if err := r.makeNKey(name); err != nil {
 			return err
 		}

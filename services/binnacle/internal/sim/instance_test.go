@@ -19,6 +19,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/binnacle/mesh"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/gateway/gateway"
+	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 	"github.com/binnacle-mesh/binnacle/services/judge/judge"
 	"github.com/binnacle-mesh/binnacle/services/llm-router/llmrouter"
 	"github.com/binnacle-mesh/binnacle/services/mcp-router/mcprouter"
@@ -190,9 +191,9 @@ func (in *instance) service() run.Service {
 	case "policy":
 		return &policy.Service{Config: policy.Config{P0File: b.ring.Path("p0.json")}}
 	case "gateway":
-		return &gateway.Service{Config: gateway.Config{TokenKey: b.tokenKey, Durability: "process", Version: "sim", Listener: in.edge}}
+		return &gateway.Service{Config: gateway.Config{TokenKeys: token.Fixed(b.tokenKey), Durability: "process", Version: "sim", Listener: in.edge}}
 	case "vault-broker":
-		return &vaultbroker.Service{Config: vaultbroker.Config{Dir: in.dir, KEK: b.kek, SealSeed: b.sealSeed}}
+		return &vaultbroker.Service{Config: vaultbroker.Config{Dir: in.dir, KEK: b.kek, SealSeeds: func() ([][]byte, error) { return [][]byte{b.sealSeed}, nil }}}
 	case "egress-broker":
 		return &egressbroker.Service{Config: egressbroker.Config{Dir: in.dir, Hosts: []string{"*"}, Listen: in.w.socket}}
 	case "llm-router":

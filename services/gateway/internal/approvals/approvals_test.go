@@ -75,7 +75,8 @@ func TestWebhook(t *testing.T) {
 	defer srv.Close()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	em := &emit.Emitter{Tenant: "t", Source: "gateway/gw1", Now: func() time.Time { return now }}
-	hook := &approvals.Webhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/secret-path", Key: key, Now: em.Now, Transport: func(string, string) http.RoundTripper { return &http.Transport{} }}, Emit: em, Durable: func(context.Context) error { return nil }, Page: "https://console.example/{call}?from=webhook"}
+	keys := func() ([][]byte, error) { return [][]byte{key}, nil }
+	hook := &approvals.Webhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/secret-path", Keys: keys, Now: em.Now, Transport: func(string, string) http.RoundTripper { return &http.Transport{} }}, Emit: em, Durable: func(context.Context) error { return nil }, Page: "https://console.example/{call}?from=webhook"}
 	x := contract.Escalated{Call: contract.Call{ID: "c-1", Kind: "tool.x", Scopes: []string{}}, Expires: contract.Time(now.Add(time.Hour))}
 	x.Decision.Facts, x.Decision.ReasonCode = []byte("{}"), contract.ReasonApprovalRequired
 	by := &emit.Emitter{Tenant: "t", Source: "policy/p1", Now: em.Now}
@@ -87,7 +88,7 @@ func TestWebhook(t *testing.T) {
 	if err := send(contract.Bytes(&x)); err != nil || !strings.Contains(string(body), `"call_id":"c-1"`) || !strings.Contains(string(body), `"votes":"/api/v1/approvals/c-1/votes","approval":"/api/v1/approvals/c-1","page":"https://console.example/c-1?from=webhook"`) {
 		t.Errorf("%v: %s", err, body)
 	}
-	if want := webhook.Signature(key, now, body); !hmac.Equal([]byte(want), []byte(signature)) || webhook.Signature([]byte("another key, also long"), now, body) == want {
+	if want := webhook.Signature([][]byte{key}, now, body); !hmac.Equal([]byte(want), []byte(signature)) || webhook.Signature([][]byte{[]byte("another key, also long")}, now, body) == want {
 		t.Error("signature", signature, "want", want)
 	}
 	if status = http.StatusBadGateway; final(send(contract.Bytes(&x))) {

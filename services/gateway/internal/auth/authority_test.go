@@ -326,7 +326,7 @@ func gate(t *testing.T) (*Gate, func(actor, client string, scopes ...string) str
 func gateOf(t *testing.T, tenant string) (*Gate, func(actor, client string, scopes ...string) string) {
 	seed := make([]byte, ed25519.SeedSize)
 	key, _ := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
-	return &Gate{TokenKey: key, Tenants: authtest.New("t"), Authority: &Authority{}}, func(actor, client string, scopes ...string) string {
+	return &Gate{TokenKeys: token.Fixed(key), Tenants: authtest.New("t"), Authority: &Authority{}}, func(actor, client string, scopes ...string) string {
 		raw, err := token.Mint(seed, tenant, actor, client, scopes, time.Now(), time.Hour)
 		if err != nil {
 			t.Fatal(err)

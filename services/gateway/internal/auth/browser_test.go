@@ -73,7 +73,7 @@ func TestBrowserCookie(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &Gate{TokenKey: public, Authority: &Authority{}, Tenants: authtest.New("t"), LoginKeys: func(string) (ed25519.PublicKey, error) { return public, nil }}
+	g := &Gate{TokenKeys: token.Fixed(public), Authority: &Authority{}, Tenants: authtest.New("t"), LoginKeys: func(string) (ed25519.PublicKey, error) { return public, nil }}
 	now := time.Now()
 	raw := map[string]string{}
 	for _, use := range []string{token.UseAccess, token.UseBrowser, token.UseRefresh} {
@@ -103,7 +103,7 @@ func TestResource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &Gate{TokenKey: public, Authority: &Authority{}, Tenants: authtest.New("t"), LoginKeys: func(string) (ed25519.PublicKey, error) { return public, nil }}
+	g := &Gate{TokenKeys: token.Fixed(public), Authority: &Authority{}, Tenants: authtest.New("t"), LoginKeys: func(string) (ed25519.PublicKey, error) { return public, nil }}
 	now := time.Now()
 	for _, resource := range []string{"", "https://mesh.example/mcp"} {
 		c := &token.Claims{RegisteredClaims: jwt.RegisteredClaims{Subject: "ann", IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(time.Hour))}, Tenant: "t", Login: "l-1", Use: token.UseAccess, Resource: resource}

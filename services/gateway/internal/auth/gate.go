@@ -30,8 +30,8 @@ import (
 // Gate authenticates callers and checks their scopes. Its exported fields are set before
 // its first use; it is safe for concurrent use.
 type Gate struct {
-	TokenKey  ed25519.PublicKey // verifies bearer tokens
-	LoginKeys token.KeyOf       // returns the keys that verify the tokens of logins; nil if there are none
+	TokenKeys token.Keys  // verify bearer tokens
+	LoginKeys token.KeyOf // returns the keys that verify the tokens of logins; nil if there are none
 	Tenants   Tenants
 	Authority *Authority
 	Known     <-chan struct{} // closed once Authority has applied the whole ledger; nil if the gateway has no ledger
@@ -57,12 +57,13 @@ type Caller struct {
 	Until         time.Time // when the credential expires; zero if it does not
 	Cache         bool      // the caller accepts cached responses of models by default
 
-	Token  string      // id by which the bearer token is revoked: the login's id if it belongs to a login, otherwise its own id; empty for a virtual key
-	Login  string      // id of the login that the bearer token belongs to; empty if it belongs to none
-	Limit  string      // URL of the only route at which the bearer token is valid (RFC 8707); empty means every route
-	issued time.Time   // when the bearer token was issued; zero for a virtual key
-	key    *virtualKey // the virtual key of the request; nil for a bearer token
-	kid    string      // key that signed the token of a login
+	Token  string            // id by which the bearer token is revoked: the login's id if it belongs to a login, otherwise its own id; empty for a virtual key
+	Login  string            // id of the login that the bearer token belongs to; empty if it belongs to none
+	Limit  string            // URL of the only route at which the bearer token is valid (RFC 8707); empty means every route
+	issued time.Time         // when the bearer token was issued; zero for a virtual key
+	key    *virtualKey       // the virtual key of the request; nil for a bearer token
+	kid    string            // key that signed the token of a login
+	minted ed25519.PublicKey // token key that verified the bearer token; nil for a virtual key and the token of a login
 }
 
 // Reads returns the principal to whose objects the caller's reads are limited, or "" for a
@@ -115,7 +116,7 @@ func (s *Gate) verify(ctx context.Context, digest [sha256.Size]byte, claims func
 	if strings.HasPrefix(c.Client, contract.KeyClient) || strings.HasPrefix(c.Client, contract.LoginClient) {
 		return nil, errors.New("a token's client cannot be a virtual key or a login")
 	}
-	k := &Caller{Tenant: c.Tenant, Actor: c.Subject, Client: c.Client, Scopes: c.Scopes, Until: c.ExpiresAt.Time, Token: cmp.Or(c.Login, c.ID), Login: c.Login, Limit: c.Resource, issued: c.IssuedAt.Time, kid: c.KID}
+	k := &Caller{Tenant: c.Tenant, Actor: c.Subject, Client: c.Client, Scopes: c.Scopes, Until: c.ExpiresAt.Time, Token: cmp.Or(c.Login, c.ID), Login: c.Login, Limit: c.Resource, issued: c.IssuedAt.Time, kid: c.KID, minted: c.Key}
 	if err := s.check(k); err != nil {
 		return nil, err
 	}
@@ -132,14 +133,18 @@ func (s *Gate) verify(ctx context.Context, digest [sha256.Size]byte, claims func
 // the mesh's token key must have signed it.
 func (s *Gate) claims(raw string) (*token.Claims, error) {
 	if s.LoginKeys == nil || !token.Issued(raw) {
-		return token.Verify(s.TokenKey, raw)
+		return token.VerifyAny(s.TokenKeys, raw)
 	}
 	return token.VerifyUse(s.LoginKeys, raw, token.UseAccess)
 }
 
 // check returns the reason why a verified credential is not valid now, or nil. The
-// token of a login is not valid if the key that signed it has been revoked since.
+// token of a login is not valid if the key that signed it has been revoked since, and another
+// token if its key was retired.
 func (s *Gate) check(who *Caller) error {
+	if who.minted != nil && !s.TokenKeys.Accepts(who.minted) {
+		return errors.New("the token's key was retired; make a new token with `binnacle token create`")
+	}
 	if who.kid != "" {
 		if _, err := s.LoginKeys(who.kid); err != nil {
 			return err

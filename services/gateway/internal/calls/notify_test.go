@@ -44,7 +44,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		}
 		at = at*10 + int64(c-'0')
 	}
-	if want := webhook.Signature([]byte("0123456789abcdef"), time.Unix(at, 0), body); q.Header.Get(webhook.SignatureHeader) != want {
+	if want := webhook.Signature([][]byte{[]byte("0123456789abcdef")}, time.Unix(at, 0), body); q.Header.Get(webhook.SignatureHeader) != want {
 		r.t.Errorf("signature %s, want %s", q.Header.Get(webhook.SignatureHeader), want)
 	}
 	r.notices, r.ids = append(r.notices, n), append(r.ids, q.Header.Get(webhook.DeliveryHeader))
@@ -84,7 +84,7 @@ func TestJobWebhook(t *testing.T) {
 	var after time.Duration // time since the event of the job
 	now := func() time.Time { return began.Add(after) }
 	synced := errors.New("not synced")
-	hook := &calls.JobWebhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/hush", Key: []byte("0123456789abcdef"), Now: now, Transport: func(string, string) http.RoundTripper { return &http.Transport{} }}, Queries: m.Queries(),
+	hook := &calls.JobWebhook{Endpoint: &webhook.Endpoint{URL: srv.URL + "/hush", Keys: func() ([][]byte, error) { return [][]byte{[]byte("0123456789abcdef")}, nil }, Now: now, Transport: func(string, string) http.RoundTripper { return &http.Transport{} }}, Queries: m.Queries(),
 		Emit: &emit.Emitter{Tenant: edgetest.Tenant, Source: "gateway/gw1", Now: now, Log: m.Ledger}, Durable: func(context.Context) error { return synced }}
 	notify := func() error { return hook.Reactor().Handle(t.Context(), job) }
 	for age, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 6 * time.Second, 24 * time.Hour: 30 * time.Second} {

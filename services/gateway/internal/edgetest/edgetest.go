@@ -165,7 +165,7 @@ func New(t testing.TB, cfg gateway.Config, tools ...string) *Mesh {
 func NewWith(t testing.TB, cfg gateway.Config, l decide.Lender, tools ...string) *Mesh {
 	m := &Mesh{TB: t, Tenants: authtest.New(Tenant, Other), seed: make([]byte, ed25519.SeedSize), Answers: map[string]any{"audit makers": map[string]string{}}, streams: map[string]*Stream{}, tools: map[string]string{}, Artifacts: &Artifacts{parts: map[string][]byte{}}}
 	m.Ledger, m.Blobs = &Ledger{appended: m.appended}, &blob.Store{Tenant: Tenant}
-	cfg.TokenKey, _ = ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey)
+	cfg.TokenKeys = token.Fixed(ed25519.NewKeyFromSeed(m.seed).Public().(ed25519.PublicKey))
 	env := &run.Env{Service: services.Gateway, Instance: "gw1", RootKID: "k-root", Trust: &run.Trust{}, Tracer: &tracing.Tracer{},
 		Emit: &emit.Emitter{Log: m.Ledger, Tenant: Tenant, Source: "gateway/gw1", Now: time.Now}, Blobs: m.Blobs,
 		Log: slog.New(slog.DiscardHandler)}

@@ -26,14 +26,15 @@ type Endpoint struct {
 	URL  string
 	// Transport returns the transport for the notice of a tenant with this id.
 	Transport func(tenant, id string) http.RoundTripper
-	Key       []byte // HMAC-SHA256 key of the signature
+	Keys      func() ([][]byte, error) // HMAC-SHA256 keys of the signature: the current one first
 	Now       func() time.Time
 }
 
 // Headers of the request with a notice.
 const (
 	// SignatureHeader has the signature: "t=<unix seconds>,v1=<hex HMAC-SHA256>". The HMAC
-	// is that of the seconds, a dot and the body.
+	// is that of the seconds, a dot and the body. While a former key is valid, a second
+	// ",v1=<hex HMAC-SHA256>" is made with it.
 	SignatureHeader = "X-Binnacle-Signature"
 	// DeliveryHeader has the id of the notice, which is the same in each attempt.
 	DeliveryHeader = "X-Binnacle-Delivery"
@@ -49,6 +50,10 @@ func (p *Endpoint) Post(ctx context.Context, tenant, id string, notice any) erro
 	if err != nil {
 		return err
 	}
+	keys, err := p.Keys()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL, bytes.NewReader(body))
@@ -57,7 +62,7 @@ func (p *Endpoint) Post(ctx context.Context, tenant, id string, notice any) erro
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(DeliveryHeader, id)
-	req.Header.Set(SignatureHeader, Signature(p.Key, p.Now(), body))
+	req.Header.Set(SignatureHeader, Signature(keys, p.Now(), body))
 	client := &http.Client{Transport: p.Transport(tenant, id), CheckRedirect: stay}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
@@ -83,10 +88,14 @@ func (p *Endpoint) Post(ctx context.Context, tenant, id string, notice any) erro
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Signature returns the value of SignatureHeader for a body that is sent at t.
-func Signature(key []byte, t time.Time, body []byte) string {
+func Signature(keys [][]byte, t time.Time, body []byte) string {
 	ts := strconv.FormatInt(t.Unix(), 10)
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte(ts + "."))
-	h.Write(body)
-	return "t=" + ts + ",v1=" + hex.EncodeToString(h.Sum(nil))
+	out := "t=" + ts
+	for _, key := range keys {
+		h := hmac.New(sha256.New, key)
+		h.Write([]byte(ts + "."))
+		h.Write(body)
+		out += ",v1=" + hex.EncodeToString(h.Sum(nil))
+	}
+	return out
 }

@@ -28,14 +28,28 @@ func TestPost(t *testing.T) {
 	defer close(hang)
 	for _, at := range []string{srv.URL + "/hush/hang", srv.URL + "/hush/moved", "http://127.0.0.1:1/hush", "http://hush\x00"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		err := (&Endpoint{URL: at, Key: []byte("k"), Now: time.Now, Transport: direct}).Post(ctx, "t", "j-1", map[string]string{"a": "b"})
+		err := (&Endpoint{URL: at, Keys: one, Now: time.Now, Transport: direct}).Post(ctx, "t", "j-1", map[string]string{"a": "b"})
 		cancel()
 		if err == nil || strings.Contains(err.Error(), "hush") || followed {
 			t.Errorf("%q: %v", at, err)
 		}
 	}
-	if err := (&Endpoint{URL: srv.URL + "/hush", Key: []byte("k"), Now: time.Now, Transport: direct}).Post(t.Context(), "t", "j-1", nil); err != nil {
+	if err := (&Endpoint{URL: srv.URL + "/hush", Keys: one, Now: time.Now, Transport: direct}).Post(t.Context(), "t", "j-1", nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// one returns a key.
+func one() ([][]byte, error) { return [][]byte{[]byte("k")}, nil }
+
+// TestSignature shows that a body is signed with each key, so that a receiver that knows one of them
+// accepts it.
+func TestSignature(t *testing.T) {
+	at, body := time.Unix(1700000000, 0), []byte("{}")
+	former, current := Signature([][]byte{[]byte("k")}, at, body), Signature([][]byte{[]byte("l")}, at, body)
+	_, v1, _ := strings.Cut(former, ",")
+	if both := Signature([][]byte{[]byte("l"), []byte("k")}, at, body); both != current+","+v1 || former == current {
+		t.Error(both)
 	}
 }
 
