@@ -139,7 +139,7 @@ func TestBench(t *testing.T) {
 	parts := []struct {
 		name string
 		f    func(*testing.T)
-	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"policies", policies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"lengths", lengths}, {"sessions", sessions}, {"volumes", volumes}, {"blocks", blocks}, {"stored", stored}, {"tenants", tenants}, {"secrets", secrets}, {"hooks", hooked}, {"mcp", federation}, {"tiers", tiers}, {"artifacts", artifacts}}
+	}{{"floors", floors}, {"rival", rival}, {"decisions", decisions}, {"topologies", topologies}, {"policies", policies}, {"proofs", proofs}, {"proxy", proxied}, {"ledger", ledgerOnly}, {"edge", edge}, {"hops", hops}, {"streams", streams}, {"growth", growth}, {"lengths", lengths}, {"sessions", sessions}, {"volumes", volumes}, {"blocks", blocks}, {"stored", stored}, {"tenants", tenants}, {"secrets", secrets}, {"entry", entry}, {"hooks", hooked}, {"mcp", federation}, {"tiers", tiers}, {"artifacts", artifacts}}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { ran++; p.f(t) })
 	}

@@ -25,6 +25,9 @@ type identity struct {
 	mu     sync.Mutex
 	pair   nkeys.KeyPair
 	public string
+
+	next  string    // public part of the key that Identify will use
+	since time.Time // when the server was first found to accept it
 }
 
 // use makes the key of the seed the current one. It returns an error if the seed is invalid.
@@ -87,10 +90,19 @@ func (p inProcess) InProcessConn() (net.Conn, error) {
 // present when it reconnects.
 func (c *Conn) Identity() string { return c.id.current() }
 
-// Identify replaces the key of the connection by that of the seed, and reconnects. It first
+// PullExpiry is the time after which the pull requests of consumers expire.
+const PullExpiry = 10 * time.Second
+
+// settle is the time between the first success of Identify and the reconnection. If a service
+// reconnects while the server has a pull request that it received before it reloaded its
+// accounts, the server delivers messages to that request until it expires, and they are lost.
+const settle = PullExpiry + time.Second
+
+// Identify makes the connection use the key of the seed, for which it is called repeatedly: it
 // connects to the server with the new key, and returns an error without an effect if the server
-// does not accept it. Requests that wait for a response fail, as at every loss of the connection.
-// It does nothing if the key is the current one.
+// does not accept it. Once the server has accepted it for the duration settle, the next call
+// replaces the key and reconnects. Requests that wait for a response then fail, as at every loss of
+// the connection. It does nothing if the key is the current one. Only one goroutine may call it.
 func (c *Conn) Identify(seed []byte) error {
 	var next identity
 	if err := next.use(seed); err != nil {
@@ -112,6 +124,12 @@ func (c *Conn) Identify(seed []byte) error {
 		return fmt.Errorf("the server does not accept the new identity: %w", err)
 	}
 	probe.Close()
+	if c.id.next != next.public {
+		c.id.next, c.id.since = next.public, time.Now()
+	}
+	if time.Since(c.id.since) < settle {
+		return nil
+	}
 	if err := c.id.use(seed); err != nil {
 		return err
 	}

@@ -132,6 +132,8 @@ type Gateway struct {
 	ApprovalWebhook string     `json:"approval_webhook"`
 	JobWebhook      string     `json:"job_webhook"`
 	PublicURL       string     `json:"public_url"`
+	Origins         []string   `json:"cors_origins"`
+	AddressRate     int        `json:"address_rate"`
 	OIDC            OIDC       `json:"oidc"`
 	OAuth           OAuth      `json:"oauth"`
 	Expect          []string   `json:"expect"`

@@ -46,9 +46,17 @@ func Run(ctx context.Context, c *bus.Conn, service string, w bus.Work, limit int
 	return nil
 }
 
-// subscribe passes a durable's messages to take until ctx ends or the subscription
-// breaks, and then returns nil. It returns an error if the subscription cannot be made.
+// subscribe passes a durable's messages to take until ctx ends, the connection was lost and made
+// again, or the subscription breaks, and then returns nil. It returns an error if the
+// subscription cannot be made.
+//
+// After a reconnection, the caller has to subscribe again, so that the inbox has another name: the
+// server removes the way of responses into the account of the service when the inbox of a pull
+// request is gone, but regards the request as waiting if an inbox with the same name exists when
+// there is a message for it. The message would be lost, and again after ten seconds
+// to the next such request, until all of them have expired.
 func subscribe(ctx context.Context, c *bus.Conn, durable string, limit int, take func(jetstream.Msg)) error {
+	_, reconnected := c.Epoch()
 	setup, cancel := context.WithTimeout(ctx, 2*time.Second)
 	cons, err := c.JS.Consumer(setup, bus.Events, durable)
 	cancel()
@@ -56,7 +64,7 @@ func subscribe(ctx context.Context, c *bus.Conn, durable string, limit int, take
 		return err
 	}
 	broken := make(chan struct{}, 1)
-	cc, err := cons.Consume(take, jetstream.PullMaxMessages(limit), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(5*time.Second),
+	cc, err := cons.Consume(take, jetstream.PullMaxMessages(limit), jetstream.PullExpiry(bus.PullExpiry), jetstream.PullHeartbeat(5*time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			slog.Debug("consume", "consumer", durable, "err", err)
 			// After a missed heartbeat the client sends a new pull request by itself.
@@ -74,6 +82,7 @@ func subscribe(ctx context.Context, c *bus.Conn, durable string, limit int, take
 	select {
 	case <-ctx.Done():
 	case <-broken:
+	case <-reconnected:
 	}
 	cc.Drain()
 	select {

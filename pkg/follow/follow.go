@@ -245,7 +245,7 @@ func (f *Follower) round(ctx context.Context) error {
 			return
 		}
 		r.take(m.Subject(), m.Data(), d)
-	}, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(5*time.Second),
+	}, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(bus.PullExpiry), jetstream.PullHeartbeat(5*time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) { r.fail(err) }))
 	if err != nil {
 		return err

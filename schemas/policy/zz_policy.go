@@ -684,7 +684,7 @@ func (d *VirtualKeyConsented) Canonical(c *canon.Codec) {
 // VirtualKeyCreatedName is the event's name.
 const VirtualKeyCreatedName = "virtual_key_created"
 
-// VirtualKeyCreated is the data of policy.virtual_key_created.v2. A virtual key exists from here on. The key itself is nowhere; its digest is here.
+// VirtualKeyCreated is the data of policy.virtual_key_created.v3. A virtual key exists from here on. The key itself is nowhere; its digest is here.
 type VirtualKeyCreated struct {
 	Actor           string   `json:"actor"`                       // who calls with it
 	BudgetUSDMicros int64    `json:"budget_usd_micros,omitempty"` // most that may be spent with it per window, in millionths of a US dollar; 0 = not bounded
@@ -694,10 +694,11 @@ type VirtualKeyCreated struct {
 	Digest          string   `json:"digest"`                      // sha256 of the key
 	Expires         string   `json:"expires,omitempty"`           // absent: never
 	ID              string   `json:"id"`                          // name of the key
+	Kinds           []string `json:"kinds,omitempty"`             // patterns of the kinds of calls that it is for, and for nothing else; none = every kind and every read that its scopes allow
 	Maker           string   `json:"maker,omitempty"`             // who made it; the key holds no longer than its maker
 	Models          []string `json:"models,omitempty"`            // patterns of models; none = every model
 	RateCalls       int64    `json:"rate_calls,omitempty"`        // calls per window; 0 = not bounded
-	RateWindow      string   `json:"rate_window,omitempty"`       // second, minute or hour
+	RateWindow      string   `json:"rate_window,omitempty"`       // second, minute, hour or total
 	Scopes          []string `json:"scopes"`                      // what it may be used for
 	Tags            []string `json:"tags,omitempty"`              // carried by every call, for routing and for spend
 }
@@ -712,6 +713,7 @@ func (d *VirtualKeyCreated) Canonical(c *canon.Codec) {
 	c.Str("digest", &d.Digest)
 	c.OptStr("expires", &d.Expires)
 	c.Str("id", &d.ID)
+	c.OptStrs("kinds", &d.Kinds)
 	c.OptStr("maker", &d.Maker)
 	c.OptStrs("models", &d.Models)
 	c.OptInt("rate_calls", &d.RateCalls)

@@ -138,10 +138,11 @@ type VirtualKey struct {
 	Digest          string   `json:"digest"`                      // SHA-256 of the key
 	Expires         string   `json:"expires,omitempty"`           // absent: never
 	ID              string   `json:"id"`                          // name of the key
+	Kinds           []string `json:"kinds,omitempty"`             // patterns of the kinds of calls that the key is for, and for nothing else; absent: whatever its scopes allow
 	Maker           string   `json:"maker,omitempty"`             // who made it
 	Models          []string `json:"models,omitempty"`            // patterns of models; absent: every model
 	RateCalls       int64    `json:"rate_calls,omitempty"`        // calls per window; 0: not bounded
-	RateWindow      string   `json:"rate_window,omitempty"`       // second, minute or hour
+	RateWindow      string   `json:"rate_window,omitempty"`       // second, minute, hour or total
 	Revoked         string   `json:"revoked,omitempty"`           // why it is no longer in force
 	Scopes          []string `json:"scopes"`                      // what it may be used for
 	Tags            []string `json:"tags,omitempty"`              // carried by every call

@@ -38,7 +38,7 @@ func main() {
 		if err != nil {
 			return nil, err
 		}
-		return &gateway.Service{Config: gateway.Config{Artifacts: store, Passwords: keys.Path(password.File), TLS: c.Gateway.TLS, ACME: c.Gateway.ACME, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, JobWebhook: c.Gateway.JobWebhook, PublicURL: c.Gateway.PublicURL, OIDC: c.Gateway.OIDC, OAuth: c.Gateway.OAuth, ApprovalPage: c.Gateway.ApprovalPage, WebhookKeys: webhookKeys, Addr: c.Gateway.Listen, TokenKeys: tokens, Version: run.Version(),
+		return &gateway.Service{Config: gateway.Config{Artifacts: store, Passwords: keys.Path(password.File), TLS: c.Gateway.TLS, ACME: c.Gateway.ACME, Capture: c.Gateway.Capture, Webhook: c.Gateway.ApprovalWebhook, JobWebhook: c.Gateway.JobWebhook, PublicURL: c.Gateway.PublicURL, Origins: c.Gateway.Origins, AddressRate: c.Gateway.AddressRate, OIDC: c.Gateway.OIDC, OAuth: c.Gateway.OAuth, ApprovalPage: c.Gateway.ApprovalPage, WebhookKeys: webhookKeys, Addr: c.Gateway.Listen, TokenKeys: tokens, Version: run.Version(),
 			Durability: c.Durability,
 			Expect:     c.Gateway.Expect,
 			Listening: func(addr string) {

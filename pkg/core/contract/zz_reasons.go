@@ -54,6 +54,7 @@ const (
 	ReasonKeyInvalid                  = "KEY_INVALID"
 	ReasonKeyNotInPerson              = "KEY_NOT_IN_PERSON"
 	ReasonCredentialRevoked           = "CREDENTIAL_REVOKED"
+	ReasonKeyKindNotAllowed           = "KEY_KIND_NOT_ALLOWED"
 	ReasonModelNotAllowed             = "MODEL_NOT_ALLOWED"
 	ReasonPriceUnknown                = "PRICE_UNKNOWN"
 	ReasonCallerExecutionRefused      = "CALLER_EXECUTION_REFUSED"
@@ -122,6 +123,7 @@ var Reasons = map[string]ReasonInfo{
 	ReasonKeyInvalid:                  {"DENY", 401, CodeDenied, false, "The virtual key is unknown, revoked or expired, or its maker's authority has ended.", "`binnacle key list` shows its state; `binnacle key create` makes another."},
 	ReasonKeyNotInPerson:              {"DENY", 403, CodeDenied, false, "A virtual key was presented for an act that requires a bearer token: voting, consenting, delegating, making keys, registering principals.", "Use a bearer token of your own."},
 	ReasonCredentialRevoked:           {"DENY", 401, CodeDenied, false, "The caller's token was revoked, by its id or with all credentials of its principal.", "Mint another with `binnacle token create`, once the person who revoked it agrees."},
+	ReasonKeyKindNotAllowed:           {"DENY", 403, CodeDenied, false, "The virtual key is for calls of other kinds.", "`binnacle key list` shows the kinds it is for."},
 	ReasonModelNotAllowed:             {"DENY", 403, CodeDenied, false, "The virtual key does not cover this model.", "`binnacle key list` shows the models it covers."},
 	ReasonPriceUnknown:                {"DENY", 403, CodeDenied, false, "A budget in money applies, and no price of this model is published.", "Add the model to prices.models of the llm document; a price of 0 is a price."},
 	ReasonCallerExecutionRefused:      {"DENY", 403, CodeDenied, false, "The caller may not execute this call itself.", "Callers execute kinds of tool.* and client.* that the ceilings do not forbid them, with a report due within a day and without obligations; propose the call with POST /api/v1/calls instead."},

@@ -80,19 +80,20 @@ func newKeyCreateCmd(c *env) *cobra.Command {
 	f, r := cmd.Flags(), &o.request
 	f.StringVar(&r.Actor, "actor", "", "`WHO` calls with the key: a principal that has agreed (default the caller)")
 	f.StringArrayVar(&r.Scopes, "scope", nil, "`SCOPE` it may be used for; may be repeated; none is llm:call")
+	f.StringArrayVar(&r.Kinds, "kind", nil, "`KIND` of the calls it is for, such as tool.cmd.upper or 'tool.web.*', and for no reads; may be repeated; none is whatever its scopes allow")
 	f.StringArrayVar(&r.Models, "model", nil, "`PATTERN` of models such as 'openai/*'; may be repeated; none is every model")
 	f.StringArrayVar(&r.Tags, "tag", nil, "`TAG` that every call carries; may be repeated")
 	f.Float64Var(&o.budget, "budget", 0, "US `DOLLARS` that may be spent per --window; 0 is without limit")
 	f.StringVar(&o.window, "window", "total", "`WINDOW` of the budget: day, month or total")
 	f.Int64Var(&r.Rate, "rate", 0, "`CALLS` per --rate-window; 0 is without limit")
-	f.StringVar(&o.rate, "rate-window", "minute", "`WINDOW` of the rate: second, minute or hour")
+	f.StringVar(&o.rate, "rate-window", "minute", "`WINDOW` of the rate: second, minute, hour or total")
 	f.Int64Var(&r.Concurrent, "concurrent", 0, "`CALLS` at once; 0 is without limit")
 	f.BoolVar(&r.Cache, "cache", false, "answers may come from the cache")
 	f.DurationVar(&o.ttl, "ttl", 0, "how long it is valid; 0 is without end")
 	flagWords(cmd, "scope", token.All...)
 	complete(cmd, "model", completeModels(c))
 	flagWords(cmd, "window", "day", "month", "total")
-	flagWords(cmd, "rate-window", "second", "minute", "hour")
+	flagWords(cmd, "rate-window", "second", "minute", "hour", "total")
 	return cmd
 }
 

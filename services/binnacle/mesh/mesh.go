@@ -95,6 +95,8 @@ type Config struct {
 	OAuth           config.OAuth // programs that may obtain logins by authorization codes
 	PublicURL       string       // URL under which browsers reach the gateway; empty = that of each request
 	JobWebhook      string       // URL that receives a notification, signed with keys/webhook.seed, of the end of each job; empty = none
+	Origins         []string     // origins whose pages may use the API (CORS); nil = none
+	AddressRate     int          // requests per second from one address; 0 = no limit
 	ApprovalPage    string       // URL of the page for approvers that clients of MCP and the approval webhook are offered, in which {call} stands for the id of a call; empty = that of the gateways at PublicURL
 	Webhook         string       // URL that receives a notification, signed with keys/webhook.seed, of each call that waits for approval; empty = none
 	Capture         string       // how the ledger stores prompts and answers: plain, encrypted, hashed or off; empty = plain

@@ -154,7 +154,7 @@ func (b *setup) gateway(c *gateway.Config) error {
 	}
 	obtained := b.cfg.ACME
 	obtained.Storage = cmp.Or(obtained.Storage, filepath.Join(b.dir, "acme"))
-	*c = gateway.Config{Artifacts: b.cfg.Artifacts, Passwords: b.ring.Path(password.File), TLS: config.GatewayTLS{Cert: b.cfg.TLSCert, Key: b.cfg.TLSKey, ClientCA: b.cfg.ClientCA, ClientCertificates: b.cfg.ClientCerts}, ACME: obtained, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, PublicURL: b.cfg.PublicURL, OIDC: b.cfg.OIDC, OAuth: b.cfg.OAuth, ApprovalPage: b.cfg.ApprovalPage, WebhookKeys: webhookKeys,
+	*c = gateway.Config{Artifacts: b.cfg.Artifacts, Passwords: b.ring.Path(password.File), TLS: config.GatewayTLS{Cert: b.cfg.TLSCert, Key: b.cfg.TLSKey, ClientCA: b.cfg.ClientCA, ClientCertificates: b.cfg.ClientCerts}, ACME: obtained, Capture: b.cfg.Capture, Webhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, PublicURL: b.cfg.PublicURL, Origins: b.cfg.Origins, AddressRate: b.cfg.AddressRate, OIDC: b.cfg.OIDC, OAuth: b.cfg.OAuth, ApprovalPage: b.cfg.ApprovalPage, WebhookKeys: webhookKeys,
 		Addr: b.cfg.Addr, TokenKeys: tokens, Durability: b.durability(), Version: Version, Expect: services.Expected(), Listening: b.listening, Serving: b.handler}
 	return nil
 }

@@ -18,10 +18,12 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/artifacts"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/browsers"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/durable"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/mcpapi"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/quota"
 	"github.com/binnacle-mesh/binnacle/services/gateway/token"
 )
 
@@ -206,6 +208,10 @@ func (s *Service) routes() *echo.Echo {
 	e.Use(s.metrics.Middleware)
 	e.Use(accesslog.Middleware(func() *slog.Logger { return s.env.Log }, metrics.RouteOf, accessFacts))
 	e.Use(secured)
+	if s.AddressRate > 0 {
+		e.Use((&quota.Addresses{Rate: s.AddressRate}).Middleware)
+	}
+	e.Use(browsers.CORS(s.Origins))
 	e.Use(body.Unread)
 	for _, r := range s.table() {
 		handle := s.withheld(r.need, s.gate.Enter(r.need, decoded(r.handle)))
@@ -219,8 +225,8 @@ func (s *Service) routes() *echo.Echo {
 
 // secured is middleware that sets response headers for browsers: with them, a browser
 // does not guess the type of a response, embed it in a page, run scripts in it, or send
-// its address to other sites. The gateway sends no CORS headers, so pages of other
-// origins cannot read responses. In responses over TLS, a header requires the browser to
+// its address to other sites. Only responses to pages of configured origins have headers of CORS
+// (package browsers), so other pages cannot read responses. In responses over TLS, a header requires the browser to
 // use only TLS for this host in the following year (RFC 6797).
 func secured(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {

@@ -37,6 +37,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/approvals"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/auth"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/body"
+	"github.com/binnacle-mesh/binnacle/services/gateway/internal/browsers"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/calls"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/logins"
 	"github.com/binnacle-mesh/binnacle/services/gateway/internal/metrics"
@@ -62,6 +63,8 @@ type Config struct {
 	OIDC         config.OIDC       // identity provider at which persons log in; none without an issuer
 	OAuth        config.OAuth      // programs that may obtain logins by authorization codes
 	PublicURL    string            // URL under which browsers reach the gateways; empty means that of each request
+	Origins      []string          // origins whose pages may use the API (CORS); nil means none
+	AddressRate  int               // requests per second from one address; 0 means no limit
 	ApprovalPage string            // URL of the page for approvers that clients of MCP and the approval webhook are offered, in which {call} stands for the id of a call; empty for that of the gateways at PublicURL
 	// WebhookKeys reads the HMAC-SHA256 keys of the webhooks' signatures, at each notice. It must be set
 	// if Webhook or JobWebhook is.
@@ -199,6 +202,9 @@ func (s *Service) configure(env *run.Env) error {
 	}
 	if s.Webhook+s.JobWebhook != "" && s.WebhookKeys == nil {
 		return errors.New("gateway: the webhooks have no key")
+	}
+	if err := browsers.Check(s.Origins); err != nil {
+		return fmt.Errorf("gateway: %w", err)
 	}
 	var err error
 	s.provider, err = logins.NewProvider(s.OIDC, endpoint.New(env.Queries, egress.EndpointOIDC, ""))

@@ -180,7 +180,7 @@ func (q *queries) keys(ctx context.Context, _ *events.KeysRequest) ([]events.Vir
 	out := []events.VirtualKey{}
 	st.Read(func(v *state.View) {
 		for _, k := range v.People.Keys.List() {
-			out = append(out, events.VirtualKey{ID: k.ID, Actor: k.Actor, Maker: k.Maker, Digest: k.Digest, Scopes: k.Scopes, Models: k.Models, Tags: k.Tags,
+			out = append(out, events.VirtualKey{ID: k.ID, Actor: k.Actor, Maker: k.Maker, Digest: k.Digest, Scopes: k.Scopes, Kinds: k.Kinds, Models: k.Models, Tags: k.Tags,
 				BudgetUSDMicros: k.BudgetUSDMicros, BudgetWindow: k.BudgetWindow, RateCalls: k.RateCalls, RateWindow: k.RateWindow, Concurrent: k.Concurrent,
 				Cache: k.Cache, Expires: k.Expires, Revoked: k.Revoked})
 		}

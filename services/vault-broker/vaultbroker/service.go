@@ -68,7 +68,7 @@ type Service struct {
 	env     *run.Env
 	keeper  *keeper // of secrets
 	content *contentKeeper
-	leases  *leases // of credentials that Vault issues; nil if values are stored in files
+	leases  *leases       // of credentials that Vault issues; nil if values are stored in files
 	rewrap  time.Duration // interval of rewrapped; 0 = rewrapTime
 
 	calls *running.Checker // checks requests

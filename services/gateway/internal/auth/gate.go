@@ -280,11 +280,15 @@ const maxForm = 64 << 10
 // formTime is the time within which the body of a request to an open route must arrive.
 const formTime = 10 * time.Second
 
-// admit returns an error (403) if a caller lacks the scopes that n requires, if n.Mesh is
+// admit returns an error (403) if the caller's virtual key is for calls of some kinds and n is not for
+// a call, if a caller lacks the scopes that n requires, if n.Mesh is
 // set and OfMesh does not accept the caller, or, unless n.Recorded is set, if the caller
 // or its tenant is suspended. Unless n.Recorded is set, OfMesh must also accept callers
 // of contract.CellTenant.
 func (s *Gate) admit(n Need, who *Caller) error {
+	if who.key != nil && len(who.key.Kinds) > 0 && !n.Recorded {
+		return &apierr.Error{Status: http.StatusForbidden, Type: "permission_error", Code: contract.CodeDenied, Message: "this virtual key is for calls of some kinds only, and for no reads"}
+	}
 	if lacks := n.missing(who, s.scopes(n)); lacks != "" {
 		return ScopeMissing(lacks)
 	}

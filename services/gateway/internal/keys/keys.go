@@ -51,12 +51,13 @@ type KeyRequest struct {
 	ID           string   `json:"id"`
 	Actor        string   `json:"actor"`
 	Scopes       []string `json:"scopes,omitempty"` // empty = llm:call
+	Kinds        []string `json:"kinds,omitempty"`  // patterns of the kinds of calls that the key is for, such as tool.cmd.upper; it is then for no reads; empty = whatever the scopes allow
 	Models       []string `json:"models,omitempty"` // patterns of model names; empty = every model
 	Tags         []string `json:"tags,omitempty"`
 	Budget       int64    `json:"budget_usd_micros,omitempty"` // 0 means unbounded
 	BudgetWindow string   `json:"budget_window,omitempty"`     // day, month or total; empty = total
 	Rate         int64    `json:"rate_calls,omitempty"`
-	RateWindow   string   `json:"rate_window,omitempty"` // second, minute or hour; empty = minute
+	RateWindow   string   `json:"rate_window,omitempty"` // second, minute, hour or total; empty = minute
 	Concurrent   int64    `json:"concurrent,omitempty"`
 	Cache        bool     `json:"cache,omitempty"`
 	TTLMS        int64    `json:"ttl_ms,omitempty"` // time to live in milliseconds; 0 means that the key does not expire

@@ -102,6 +102,9 @@ func (x *Keys) fact(id, actor, kind, now, model string) (f *guard.KeyFact, maker
 		return f, ""
 	}
 	f.Models, f.Tags = k.Models, k.Tags
+	if len(k.Kinds) > 0 && !slices.ContainsFunc(k.Kinds, func(p string) bool { return guard.MatchKind(p, kind) }) {
+		f.Fault = contract.ReasonKeyKindNotAllowed
+	}
 	if InPerson(kind) {
 		f.Fault = contract.ReasonKeyNotInPerson
 	}
@@ -161,6 +164,7 @@ type createKeyArgs struct {
 	Actor        string   `json:"actor"`
 	Digest       string   `json:"digest"`
 	Scopes       []string `json:"scopes"`
+	Kinds        []string `json:"kinds"`
 	Models       []string `json:"models"`
 	Tags         []string `json:"tags"`
 	Budget       int64    `json:"budget_usd_micros"`
@@ -179,7 +183,7 @@ func createKey(s *State, c *Caller, a *createKeyArgs) (Fact, error) {
 		return none, err
 	}
 	k := &events.VirtualKeyCreated{Actor: a.Actor, BudgetUSDMicros: a.Budget, BudgetWindow: a.BudgetWindow, Cache: a.Cache, Concurrent: a.Concurrent, Digest: a.Digest,
-		ID: a.ID, Maker: c.Actor, Models: a.Models, RateCalls: a.Rate, RateWindow: a.RateWindow, Scopes: a.Scopes, Tags: a.Tags}
+		ID: a.ID, Kinds: a.Kinds, Maker: c.Actor, Models: a.Models, RateCalls: a.Rate, RateWindow: a.RateWindow, Scopes: a.Scopes, Tags: a.Tags}
 	if a.TTLMS != 0 {
 		if err := lasts(a.TTLMS, MaxTerm); err != nil {
 			return none, err
