@@ -58,7 +58,7 @@ var howtos = map[string]howto{
 	"images.md":            {notRun: 3, setup: alone},
 	"jobs.md":              {notRun: 2, setup: withReceiver},
 	"pipelines.md":         {notRun: 0, setup: withMesh(harness.Options{})},
-	"login.md":             {setup: withMesh(harness.Options{}), notRun: 3},
+	"login.md":             {setup: withMesh(harness.Options{}), notRun: 4},
 	"judge.md":             {notRun: 0, setup: withProvider},
 	"packs.md":             {notRun: 8, setup: withPacks},
 	"mcp.md":               {notRun: 3, setup: withServer},

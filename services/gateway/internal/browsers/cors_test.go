@@ -19,15 +19,15 @@ func TestCORS(t *testing.T) {
 		status               int
 	}{
 		{nil, "GET", "/api", app, false, 200},
-		{nil, "OPTIONS", "/api", app, false, 405},
+		{nil, "OPTIONS", "/api", app, false, 204},
 		{[]string{app}, "GET", "/api", app, true, 200},
 		{[]string{app}, "OPTIONS", "/api", app, true, 204},
 		{[]string{app}, "GET", "/api", "", false, 200},
 		{[]string{app}, "GET", "/api", "null", false, 200},
 		{[]string{app}, "GET", "/api", app + ".evil.example", false, 200},
-		{[]string{app}, "OPTIONS", "/api", "http://app.example", false, 405},
+		{[]string{app}, "OPTIONS", "/api", "http://app.example", false, 204},
 		{[]string{app}, "GET", "/auth/login", app, false, 200},
-		{[]string{app}, "OPTIONS", "/auth/login", app, false, 405},
+		{[]string{app}, "OPTIONS", "/auth/login", app, false, 204},
 	} {
 		e := echo.New()
 		e.Use(CORS(x.origins))

@@ -9,6 +9,20 @@ import (
 	events "github.com/binnacle-mesh/binnacle/schemas/policy"
 )
 
+// TestKeyKinds shows that a key for calls of some kinds may be used for these alone.
+func TestKeyKinds(t *testing.T) {
+	var x Keys
+	x.add(&events.VirtualKeyCreated{ID: "page", Actor: "ann", Kinds: []string{"tool.cmd.upper", "tool.web.*"}, RateCalls: 3, RateWindow: "total"})
+	for kind, fault := range map[string]string{"tool.cmd.upper": "", "tool.web.test": "", "tool.cmd.upper2": contract.ReasonKeyKindNotAllowed, "llm.chat": contract.ReasonKeyKindNotAllowed, "policy.create_key": contract.ReasonKeyNotInPerson} {
+		if f, _ := x.fact("page", "ann", kind, "", ""); f.Fault != fault {
+			t.Errorf("%s: %q, want %q", kind, f.Fault, fault)
+		}
+	}
+	if l := x.Limits(); len(l) != 1 || l[0].Window != "total" || l[0].Max != 3 {
+		t.Errorf("%+v", l)
+	}
+}
+
 // TestKeyFacts shows for which calls a virtual key has a fault, and that the maker of a key
 // that is invalid is not returned.
 func TestKeyFacts(t *testing.T) {
