@@ -74,6 +74,9 @@ func TestMCPCommands(t *testing.T) {
 				t.Run(version, func(t *testing.T) { commanded(t, m, version) })
 			}
 			t.Run("guarded", func(t *testing.T) { guarded(t, m) })
+			for _, version := range []string{"2025-11-25", "2026-07-28"} {
+				t.Run("notified/"+version, func(t *testing.T) { notifiedByCommand(t, m, version) })
+			}
 			t.Run("refused", func(t *testing.T) { refusedCommands(t, m) })
 			t.Run("frail", func(t *testing.T) { frail(t, m) })
 			if name == "processes" {
@@ -149,6 +152,65 @@ func commanded(t *testing.T, m *harness.Mesh, version string) {
 			t.Errorf("attestation of %s: %+v", eff.Tool, a)
 		}
 	}
+}
+
+// notifiedByCommand shows that a client which subscribes to a resource of a command is notified of a
+// change that a call of another session causes after it has ended, that the receipt of the subscription
+// attests the sandbox, and that a tool which a command changes while a call runs leaves the lists of
+// clients, who are notified of that before another call.
+func notifiedByCommand(t *testing.T, m *harness.Mesh, version string) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	addServer(t, m, `{"name":"bell","command":"/bin/node","args":["/srv/frail.mjs"],"image":"servers"}`)
+	changes, lists := make(chan string, 64), make(chan struct{}, 1024)
+	cs := mcpClient(t, m, "s-bell-"+version, version, &mcp.ClientOptions{
+		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { changes <- r.Params.URI },
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { lists <- struct{}{} },
+	})
+	eventually(t, "the server is listed", time.Minute, func() bool { return strings.Contains(toolNames(t, cs), "bell.long") })
+	if err := cs.Subscribe(ctx, &mcp.SubscribeParams{URI: "log://book"}); err != nil {
+		t.Fatal(err)
+	}
+	other := mcpClient(t, m, "", version, nil)
+	call := func(tool, want string) {
+		t.Helper()
+		if res, err := other.CallTool(ctx, &mcp.CallToolParams{Name: tool}); err != nil || res.IsError || text(res) != want {
+			t.Fatalf("%s: %s, %v", tool, text(res), err)
+		}
+	}
+	for received := false; !received; { // the client of the newer version does not wait for the subscription
+		call("bell.touch", "touched")
+		select {
+		case uri := <-changes:
+			if received = true; uri != "log://book" {
+				t.Errorf("a change of %s", uri)
+			}
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			t.Fatal("no change is received")
+		}
+	}
+	for _, eff := range effectsOf(t, m, "s-bell-"+version) {
+		if a := eff.Attestation; eff.Status != "succeeded" || a == nil || a.Tier != "container" {
+			t.Errorf("attestation of %s: %+v", eff.Tool, a)
+		}
+	}
+	for len(lists) > 0 {
+		<-lists
+	}
+	call("bell.change", "changed")
+	select {
+	case <-lists:
+	case <-ctx.Done():
+		t.Fatal("the client is not notified of the change of the list")
+	}
+	if got := toolNames(t, cs); strings.Contains(got, "bell.long") || !strings.Contains(got, "bell.touch") {
+		t.Errorf("listed after the change: %s", got)
+	}
+	if res, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "bell.long"}); err != nil || !res.IsError || !strings.Contains(strings.ToUpper(text(res)+fmt.Sprint(res.Meta)), "TOOL_DRIFT") {
+		t.Errorf("the changed tool: %.100s, %v", text(res), err)
+	}
+	cli(t, m, "mcp", "remove", "bell")
 }
 
 // refusedCommands shows that settings with secrets, an image that does not exist and a command that

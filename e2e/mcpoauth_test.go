@@ -40,12 +40,15 @@ type protectedServer struct {
 	issuer   string // set before the first request
 	rejects  atomic.Bool
 	accepted sync.Map // access tokens
+	revoked  sync.Map // those of accepted that are rejected now
+	executed atomic.Int64
 }
 
 func newProtectedServer(t *testing.T) *protectedServer {
 	p := &protectedServer{t: t}
 	srv := mcp.NewServer(&mcp.Implementation{Name: "notes", Version: "1"}, nil)
 	srv.AddTool(&mcp.Tool{Name: "whoami", Description: "Returns whose notes these are.", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		p.executed.Add(1)
 		return textResult("the notes of " + r.Extra.TokenInfo.UserID), nil
 	})
 	mux := http.NewServeMux()
@@ -99,6 +102,9 @@ func (p *protectedServer) verify(ctx context.Context, token string, _ *http.Requ
 		return bad("signature")
 	case claims.Iss != p.issuer || claims.Aud != p.url:
 		return bad("issuer or audience")
+	}
+	if _, bad := p.revoked.Load(token); bad {
+		return nil, fmt.Errorf("%w: revoked", auth.ErrInvalidToken)
 	}
 	p.accepted.Store(token, true)
 	return &auth.TokenInfo{Scopes: strings.Fields(claims.Scope), Expiration: time.Unix(claims.Exp, 0), UserID: claims.Sub}, nil
@@ -220,7 +226,8 @@ func whoami(t *testing.T, m *harness.Mesh, tool string) string {
 
 // TestServerOAuth adds an MCP server that accepts access tokens of an authorization server alone. A
 // person logs in once, in one browser, for the operator's tenant and the own one; concurrent calls
-// after the end of the access token cause one refresh; a rejected access token and an ended refresh
+// after the end of the access token cause one refresh; a revoked access token
+// is replaced by one refresh, and the calls run once; a server that rejects each token and an ended refresh
 // token give typed errors that name the command by which the person logs in again; and nothing
 // secret is on the ledger or in the log.
 func TestServerOAuth(t *testing.T) {
@@ -260,6 +267,24 @@ func TestServerOAuth(t *testing.T) {
 			wg.Wait()
 			if n := p.issued().Counts["refresh_token"] - before; n != 1 {
 				t.Errorf("%d refreshes", n)
+			}
+
+			// The server revokes the token before its end: calls that it rejects are executed once, with
+			// a new token.
+			time.Sleep(1100 * time.Millisecond) // a token that was just obtained is not replaced
+			up.accepted.Range(func(token, _ any) bool { up.revoked.Store(token, true); return true })
+			before = p.issued().Counts["refresh_token"]
+			executed := up.executed.Load()
+			for range 6 {
+				wg.Go(func() {
+					if body := whoami(t, m, "notes.whoami"); !strings.Contains(body, "the notes of ann") {
+						t.Error("after a revocation:", body)
+					}
+				})
+			}
+			wg.Wait()
+			if n, ran := p.issued().Counts["refresh_token"]-before, up.executed.Load()-executed; n != 1 || ran != 6 {
+				t.Errorf("after a revocation: %d refreshes, %d executions", n, ran)
 			}
 
 			up.rejects.Store(true)

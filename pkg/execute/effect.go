@@ -166,6 +166,16 @@ func (x *Executor) workOf(claim *contract.Event, d *item) *Work {
 			return x.body(ctx, claim.Tenant, w.Proposer, claim.Origin, &a.Call)
 		}
 	}
+	w.Renew = func(ctx context.Context, names ...string) (map[string]string, error) {
+		if x.Renew == nil {
+			return nil, errors.New("executor " + x.Service + " cannot renew secrets")
+		}
+		m, err := x.Renew(ctx, claim, a, d.seq, names)
+		for name, v := range m {
+			w.Hide(name, v)
+		}
+		return m, err
+	}
 	w.Secret = func(ctx context.Context, name string) (string, error) {
 		if x.Secrets == nil {
 			return "", errors.New("executor " + x.Service + " cannot receive secrets")

@@ -53,6 +53,9 @@ type Work struct {
 	// passes its value to Hide. Its error is that of Executor.Secrets; it also returns
 	// an error if Executor.Secrets is nil.
 	Secret func(ctx context.Context, name string) (string, error)
+	// Renew fetches secrets whose values a server has rejected, and passes the values to Hide. A value
+	// that cannot be renewed is the rejected one. Its errors are those of Secret.
+	Renew func(ctx context.Context, names ...string) (map[string]string, error)
 	// Frame sends one live frame to the instance that waits for the call. Frames may be
 	// lost; they are numbered, and the outcome contains how many were sent, so that the
 	// receiver detects loss. Frame must not be called concurrently.
@@ -119,6 +122,7 @@ type Executor struct {
 	Instance  string
 	Handler   Handler
 	Secrets   Secrets
+	Renew     Secrets         // fetches secrets in place of those that a server has rejected; may be nil
 	Limit     int             // maximum number of concurrent calls
 	Tools     []contract.Tool // tools that the executor offers; outputs must match their output schemas
 	// ToolOf returns the document of a tool that is not in Tools, or nil. It is for

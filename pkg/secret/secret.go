@@ -23,7 +23,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
 )
 
-// Request is the data of the event <executor>.secret_requested.v2, by which an executor
+// Request is the data of the event <executor>.secret_requested.v3, by which an executor
 // requests secrets. Version 1 has no inbox and no Allowed, and is rejected.
 type Request struct {
 	Allowed    int64    `json:"allowed"` // ledger sequence of the event that allows the call
@@ -32,6 +32,7 @@ type Request struct {
 	Inbox      string   `json:"inbox"` // inbox id for this request only, to which the sealed values are sent
 	Names      []string `json:"names"`
 	Recipient  string   `json:"recipient"` // ephemeral X25519 public key, base64
+	Rejected   bool     `json:"rejected,omitempty"` // whether a server has rejected the values that were released for the call before
 	To         string   `json:"to"`        // instance to whose inbox the sealed values are sent
 }
 
@@ -43,6 +44,7 @@ func (r *Request) Canonical(c *canon.Codec) {
 	c.OptStr("inbox", &r.Inbox)
 	c.Strs("names", &r.Names)
 	c.Str("recipient", &r.Recipient)
+	c.OptBool("rejected", &r.Rejected)
 	c.Str("to", &r.To)
 }
 
@@ -138,6 +140,9 @@ func request(ctx context.Context, in *transient.Stream, send func() error) (tran
 	}
 }
 
+// Fetch fetches the named secrets of a started call, and returns their values by name; see FromBroker.
+type Fetch = func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error)
+
 // FromBroker returns a function that requests secrets for a started call from the
 // vault-broker and returns their values by name. allowed is the ledger sequence of the
 // event that allows the call. The function records the request on the ledger and receives
@@ -146,13 +151,23 @@ func request(ctx context.Context, in *transient.Stream, send func() error) (tran
 // at doubled intervals, because a restart of the NATS server loses responses.
 // It returns an error unless it has received and opened the value of every name before ctx
 // ends: a *Refusal if the vault-broker refuses the request.
-func FromBroker(m *emit.Emitter, transport *transient.Transport, instance string) func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
+func FromBroker(m *emit.Emitter, transport *transient.Transport, instance string) Fetch {
+	return fromBroker(m, transport, instance, false)
+}
+
+// Renewed is FromBroker for values in place of those that a server has rejected. An access token that was
+// obtained before the call was allowed is then replaced; other values are released again.
+func Renewed(m *emit.Emitter, transport *transient.Transport, instance string) Fetch {
+	return fromBroker(m, transport, instance, true)
+}
+
+func fromBroker(m *emit.Emitter, transport *transient.Transport, instance string, rejected bool) Fetch {
 	return func(ctx context.Context, started *contract.Event, a *contract.Allowed, allowed uint64, names []string) (map[string]string, error) {
 		key, err := seal.NewKey()
 		if err != nil {
 			return nil, err
 		}
-		req := Request{Allowed: int64(allowed), CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(contract.IDSecretInbox), Names: names, Recipient: key.Public(), To: instance}
+		req := Request{Allowed: int64(allowed), CallID: a.Call.ID, DecisionID: a.Decision.ID, Inbox: emit.NewID(contract.IDSecretInbox), Names: names, Recipient: key.Public(), Rejected: rejected, To: instance}
 		// The inbox is opened before the request is recorded, because frames for an id
 		// that is not open are dropped.
 		in := transport.Open(req.Inbox, vaultBroker)

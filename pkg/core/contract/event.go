@@ -158,7 +158,7 @@ func (e *Event) derive(schema, lamport, typ []byte) (err error) {
 // not 1. Older versions lack only some members and some values of members, so their
 // events are read without conversion.
 var versions = map[string]int{
-	"allowed": 7, "approval_recorded": 2, "attempt_finished": 3, "budget_changed": 2, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 7, "effect_started": 2, "escalated": 6, "ledger_truncated": 2, "policy_activated": 2, "prices_published": 2, "secret_refused": 2, "secret_released": 2, "secret_requested": 2, "tool_registered": 5, "tool_retired": 5, "virtual_key_created": 3,
+	"allowed": 7, "approval_recorded": 2, "attempt_finished": 3, "budget_changed": 2, "call_proposed": 4, "delegation_granted": 2, "effect_recorded": 7, "effect_started": 2, "escalated": 6, "ledger_truncated": 2, "policy_activated": 2, "prices_published": 2, "secret_refused": 2, "secret_released": 2, "secret_requested": 3, "tool_registered": 5, "tool_retired": 5, "virtual_key_created": 3,
 }
 
 // VersionOf returns the schema version in which this release writes events with

@@ -158,7 +158,11 @@ func (s *Service) update(ctx context.Context, w *execute.Work, cfg *events.Serve
 		secrets[name] = v
 	}
 	out := changes{Server: cfg.Name, Offered: []string{}, Changed: []change{}, Retired: []string{}, LeftOut: []server.Problem{}}
-	docs, err := s.listed(withWork(ctx, w, secrets), cfg, headers(cfg, secrets), &out)
+	var docs []contract.Tool
+	err := renewed(ctx, w, cfg, secrets, upstream.Rejected, func(secrets map[string]string) (err error) {
+		docs, err = s.listed(withWork(ctx, w, secrets), cfg, headers(cfg, secrets), &out)
+		return err
+	})
 	if err != nil {
 		return failed(ctx, cfg, err)
 	}

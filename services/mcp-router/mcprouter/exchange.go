@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -36,9 +37,11 @@ const maxHeld = 256
 type exchange struct {
 	tenant, actor, kind string
 	can                 mcpdoc.Round // what the client declared
+	began               *call        // the call with which the exchange began
 
 	cancel   context.CancelFunc
 	requests chan *request // of the server, for the client
+	asked    atomic.Bool   // the server has sent a request for the client
 	done     chan struct{} // closed when the request has ended; out, refused and err are then set
 	out      mcp.Result
 	refused  *execute.Result
@@ -64,6 +67,7 @@ var errUnanswered = errors.New("the client did not answer")
 // ask passes a request of the server to the client, and returns the answer. It returns an
 // error if the client has not declared the capability or does not answer.
 func (x *exchange) ask(ctx context.Context, capability string, in mcp.InputRequest) (mcp.InputResponse, error) {
+	x.asked.Store(true)
 	if !x.can.Can(capability) {
 		return nil, errors.New("the client does not have the capability " + capability)
 	}
@@ -131,27 +135,41 @@ func (x *exchange) Roots(ctx context.Context) (*mcp.ListRootsResult, error) {
 // begin starts the request of a call.
 func (c *call) begin(ctx context.Context, round *mcpdoc.Round, key string) *exchange {
 	running, cancel := context.WithCancel(context.WithoutCancel(withWork(ctx, c.w, c.w.Secrets))) // it may outlive the call
-	x := &exchange{tenant: c.w.Event.Tenant, actor: c.w.Event.Actor, kind: c.w.Call.Kind, can: *round, cancel: cancel,
+	x := &exchange{tenant: c.w.Event.Tenant, actor: c.w.Event.Actor, kind: c.w.Call.Kind, can: *round, began: c, cancel: cancel,
 		requests: make(chan *request), done: make(chan struct{}), call: c, open: map[string]*request{}}
 	go func() {
 		defer close(x.done)
 		defer cancel()
-		x.err = c.s.pool(c.cfg).Do(running, key, headers(c.cfg, c.w.Secrets), x, func(ctx context.Context, u upstream.Session) (err error) {
-			x.attestation = attestation(u)
-			if done, unlisted := u.Unlisted(); unlisted {
-				if x.refused, err = c.s.compare(ctx, u, c); x.refused != nil || err != nil {
-					return err
-				}
-				done()
-			}
-			x.out, err = c.request(ctx, u, round)
-			if round.Progress || round.LogLevel != "" {
-				u.Drain()
-			}
-			return err
+		rejected := func(err error) bool { return !x.asked.Load() && upstream.Rejected(err) }
+		x.err = renewed(running, c.w, c.cfg, c.w.Secrets, rejected, func(secrets map[string]string) error {
+			return c.s.pool(c.cfg).Do(running, key, headers(c.cfg, secrets), x, func(ctx context.Context, u upstream.Session) error { return x.do(ctx, u, round) })
 		})
 	}()
 	return x
+}
+
+// do sends the request of the call with which the exchange began, unless the tool has changed. If the
+// server announces a change of its tools meanwhile, do compares them again after the request, so that
+// clients are notified of the change before the next call.
+func (x *exchange) do(ctx context.Context, u upstream.Session, round *mcpdoc.Round) (err error) {
+	c := x.began
+	x.attestation = attestation(u)
+	if done, unlisted := u.Unlisted(); unlisted {
+		if x.refused, err = c.s.compare(ctx, u, c); x.refused != nil || err != nil {
+			return err
+		}
+		done()
+	}
+	x.out, err = c.request(ctx, u, round)
+	if round.Progress || round.LogLevel != "" {
+		u.Drain()
+	}
+	if done, unlisted := u.Unlisted(); unlisted && err == nil {
+		if _, failed := c.s.compare(ctx, u, c); failed == nil {
+			done()
+		}
+	}
+	return err
 }
 
 // gather is the time for which wait collects further requests of a server after the first

@@ -38,15 +38,18 @@ type feeds struct {
 type feedKey struct {
 	tenant, server, session, uri string // session is "" if the sessions with the server are shared
 	settings                     string // CallID of the settings of the server
+	process                      string // sessionKey of the process if the server is a command
 }
 
-// feed is a subscription to a resource, in a session of its own with the server.
+// feed is a subscription to a resource.
 type feed struct {
 	key   feedKey
 	s     *Service
 	ready chan struct{} // closed after stop or err was set
 	stop  func()
 	err   error
+	// attestation is that of the sandbox of a command, or nil.
+	attestation *contract.Attestation
 
 	mu        sync.Mutex
 	listeners map[string]*listener // by call
@@ -70,24 +73,28 @@ func (c *call) subscribe(ctx context.Context) execute.Result {
 	if c.cfg.Sessions == server.PerSession {
 		k.session = c.w.Event.Session
 	}
+	if c.cfg.Transport == server.Stdio {
+		k.process = sessionKey(c.w, c.cfg)
+	}
 	expires := time.Now().Add(mcpdoc.Lease)
-	if err := c.listen(ctx, k); err != nil {
+	f, err := c.listen(ctx, k)
+	if err != nil {
 		return failed(ctx, c.cfg, err)
 	}
 	r := output(map[string]string{"expires": expires.UTC().Format(time.RFC3339)})
-	r.EffectType = "mcp.request"
+	r.EffectType, r.Attestation = "mcp.request", f.attestation
 	return r
 }
 
 // listen adds the call to the listeners of a feed, which it begins if there is none.
-func (c *call) listen(ctx context.Context, k feedKey) error {
+func (c *call) listen(ctx context.Context, k feedKey) (*feed, error) {
 	fs := &c.s.feeds
 	l := &listener{tenant: c.w.Event.Tenant, origin: c.w.Event.Origin, call: c.w.Call.ID}
 	fs.mu.Lock()
 	f := fs.all[k]
 	if fs.listeners >= maxListeners || f == nil && len(fs.all) >= maxFeeds {
 		fs.mu.Unlock()
-		return &upstream.Error{Code: contract.CodeUnavailable, Message: "too many subscriptions are active: end others and call again"}
+		return nil, &upstream.Error{Code: contract.CodeUnavailable, Message: "too many subscriptions are active: end others and call again"}
 	}
 	begin := f == nil
 	if begin {
@@ -106,29 +113,37 @@ func (c *call) listen(ctx context.Context, k feedKey) error {
 	case <-f.ready:
 	case <-ctx.Done():
 		f.leave(l.call)
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 	if f.err != nil {
 		f.leave(l.call)
-		return f.err
+		return nil, f.err
 	}
 	time.AfterFunc(mcpdoc.Lease, func() { f.leave(l.call) })
-	return nil
+	return f, nil
 }
 
 // begin subscribes at the server, and sets stop or, if the subscription fails,
 // err.
 func (f *feed) begin(ctx context.Context, c *call) {
 	defer close(f.ready)
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.cfg.TimeoutMS)*time.Millisecond)
-	defer cancel()
-	stop, ended, err := c.s.pool(c.cfg).Subscribe(ctx, headers(c.cfg, c.w.Secrets), f, f.key.uri)
-	if f.err = err; err != nil {
+	if c.cfg.Transport != server.Stdio { // a command may have to be started first
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.cfg.TimeoutMS)*time.Millisecond)
+		defer cancel()
+	}
+	ctx = withWork(ctx, c.w, c.w.Secrets)
+	var in upstream.Subscription
+	f.err = renewed(ctx, c.w, c.cfg, c.w.Secrets, upstream.Rejected, func(secrets map[string]string) (err error) {
+		in, err = c.s.pool(c.cfg).Subscribe(ctx, f.key.process, headers(c.cfg, secrets), f, f.key.uri)
+		return err
+	})
+	if f.err != nil {
 		return
 	}
-	f.stop = sync.OnceFunc(stop)
+	f.stop, f.attestation = sync.OnceFunc(in.Stop), attestation(in.Session)
 	go func() {
-		<-ended
+		<-in.Ended
 		f.end()
 	}()
 }

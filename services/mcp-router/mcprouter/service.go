@@ -86,6 +86,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		x := execute.New(env, limit, slices.Clone(adminTools), s.handle)
 		x.ToolOf = s.view.tool
 		x.Secrets = secret.FromBroker(env.Emit, env.Transport, env.Instance)
+		x.Renew = secret.Renewed(env.Emit, env.Transport, env.Instance)
 		x.ReRunable = func(kind string) bool {
 			t := s.view.tool(kind)
 			return t != nil && t.Rerunnable

@@ -29,7 +29,18 @@ type grant struct {
 	approved bool        // the call was approved by votes or break-glass
 	from     uint64      // sequence of the event that allows the call
 	executor string      // service at which the call runs
+	rejected bool        // whether a server has rejected the values that were released for the call
 	uses     []guard.SecretUse
+}
+
+// outdated returns the sequence before which an access token that was obtained is replaced, or 0 if none
+// was rejected. A token that was obtained later is not the one with which the call began, or too new to
+// be replaced.
+func (g *grant) outdated() uint64 {
+	if g.rejected {
+		return g.from
+	}
+	return 0
 }
 
 // use returns the use of the secret with this name that the intent permits. ok is false if

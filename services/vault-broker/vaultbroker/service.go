@@ -386,7 +386,7 @@ func (s *Service) permission(ctx context.Context, e *contract.Event, seq uint64,
 	if refusal, err := s.calls.Check(ctx, e, a, at, executor, instance); refusal != "" || err != nil {
 		return nil, refusal, err
 	}
-	g = &grant{approved: guard.ApprovedCall(&a.Decision), from: at, executor: executor}
+	g = &grant{approved: guard.ApprovedCall(&a.Decision), from: at, executor: executor, rejected: req.Rejected}
 	if err := contract.Decode(a.Decision.Facts, &g.facts); err != nil {
 		return nil, "the facts of the decision cannot be read", nil
 	}

@@ -41,6 +41,7 @@ const (
 	// token endpoint, unless a new version of the secret was stored.
 	holdRefused = time.Minute
 	holdFailed  = 5 * time.Second
+	renewTime   = time.Second // as holdFailed, of a token that a server rejects
 )
 
 // tokenMargin returns how long before its end a token is replaced.
@@ -100,11 +101,11 @@ func (e *tokenError) Error() string { return e.reason }
 var errPending = &tokenError{contract.CodeTokenUnavailable, "the token endpoint did not respond in time"}
 
 // token returns the access token of the version v of a secret of type oauth. It obtains a new one
-// if none is stored or the stored one ends soon. Requests at the same time share the result. The
+// if none is stored, or the stored one ends soon or was obtained before the sequence outdated. Requests at the same time share the result. The
 // error is a *tokenError or one of package backend. If ctx ends first, or too many requests wait,
 // the error is errPending.
-func (x *tokens) token(ctx context.Context, e *contract.Event, name string, v *backend.Value) (string, error) {
-	if t, ok, err := x.stored(ctx, e.Tenant, name, v.Version); ok || err != nil {
+func (x *tokens) token(ctx context.Context, e *contract.Event, name string, v *backend.Value, outdated uint64) (string, error) {
+	if t, ok, err := x.usable(ctx, e.Tenant, name, v.Version, outdated); ok || err != nil {
 		return t.Access, err
 	}
 	select {
@@ -116,7 +117,7 @@ func (x *tokens) token(ctx context.Context, e *contract.Event, name string, v *b
 	ended := x.flights.DoChan(fmt.Sprintf("%q %q", e.Tenant, name), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTime)
 		defer cancel()
-		return x.obtain(ctx, e, name)
+		return x.obtain(ctx, e, name, outdated)
 	})
 	select {
 	case r := <-ended:
@@ -145,6 +146,22 @@ func (x *tokens) stored(ctx context.Context, tenant, name string, version int) (
 	return t, t.Version == version && x.env.Emit.Now().Before(t.Replace), nil
 }
 
+// usable is stored for a request that does not accept a token that was obtained before the sequence
+// outdated, unless it was obtained less than renewTime ago: so a server that rejects all tokens causes few
+// requests to the authorization server.
+func (x *tokens) usable(ctx context.Context, tenant, name string, version int, outdated uint64) (storedToken, bool, error) {
+	t, ok, err := x.stored(ctx, tenant, name, version)
+	if !ok || err != nil || outdated == 0 {
+		return t, ok, err
+	}
+	last, seq, err := x.lastOf(ctx, tenant, name)
+	if err != nil || last == nil || last.Name != events.TokenObtainedName {
+		return t, false, err
+	}
+	at, err := contract.ParseTime(last.Time)
+	return t, seq > outdated || x.env.Emit.Now().Sub(at) < renewTime, err
+}
+
 // tokenKey returns the key of the aggregate of a secret's tokens.
 func tokenKey(name string) string {
 	h := sha256.Sum256([]byte(name))
@@ -168,7 +185,7 @@ func (x *tokens) lastOf(ctx context.Context, tenant, name string) (*contract.Eve
 
 // obtain returns a token of the newest version of a secret: one that was stored meanwhile, that
 // another instance obtains, or that it obtains itself.
-func (x *tokens) obtain(ctx context.Context, e *contract.Event, name string) (string, error) {
+func (x *tokens) obtain(ctx context.Context, e *contract.Event, name string, outdated uint64) (string, error) {
 	for {
 		v, err := x.secrets.Get(ctx, e.Tenant, name, 0)
 		if err != nil {
@@ -182,7 +199,7 @@ func (x *tokens) obtain(ctx context.Context, e *contract.Event, name string) (st
 		if bad != nil || v.Type != secrettype.OAuth {
 			return "", &tokenError{contract.CodeTokenRefused, "its newest version is no client of type oauth"}
 		}
-		if t, ok, err := x.stored(ctx, e.Tenant, name, v.Version); ok || err != nil {
+		if t, ok, err := x.usable(ctx, e.Tenant, name, v.Version, outdated); ok || err != nil {
 			return t.Access, err
 		}
 		last, seq, err := x.lastOf(ctx, e.Tenant, name)

@@ -85,13 +85,16 @@ func (o *oauthBrokers) store(members map[string]string) {
 
 // use requests the secret at an instance until it is released or refused. It returns the token, or
 // "refused:", the code and the reason.
-func (o *oauthBrokers) use(broker int) string {
+func (o *oauthBrokers) use(broker int) string { return o.useBy(broker, new(grant)) }
+
+// useBy is use for a call with a grant.
+func (o *oauthBrokers) useBy(broker int, g *grant) string {
 	k := o.of[broker]
 	e := k.env.Emit.New(contract.EventSecretRequested, "s-1", []byte(`{}`), nil)
 	e.CallID = "c-1"
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), readTime)
-		v, no, err := k.value(ctx, e, new(grant), "api")
+		v, no, err := k.value(ctx, e, g, "api")
 		cancel()
 		switch {
 		case err != nil && !errors.Is(err, errPending):
@@ -108,13 +111,16 @@ func (o *oauthBrokers) use(broker int) string {
 
 // all requests the secret n times at the same time, in turn at each instance, and returns the
 // results.
-func (o *oauthBrokers) all(n int) map[string]int {
+func (o *oauthBrokers) all(n int) map[string]int { return o.allBy(n, new(grant)) }
+
+// allBy is all for calls with a grant.
+func (o *oauthBrokers) allBy(n int, g *grant) map[string]int {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	out := map[string]int{}
 	for i := range n {
 		wg.Go(func() {
-			r := o.use(i % len(o.of))
+			r := o.useBy(i%len(o.of), g)
 			mu.Lock()
 			defer mu.Unlock()
 			out[r]++
@@ -205,6 +211,44 @@ func keyOf(m map[string]int) string {
 		return k
 	}
 	return ""
+}
+
+// TestTokenRejected shows that calls whose server rejects a token cause one request for another one, at
+// several instances, that calls which were allowed after it was obtained get it, that another
+// rejection replaces it in turn, but not within a second, and that a refusal is returned.
+func TestTokenRejected(t *testing.T) {
+	o := newOAuthBrokers(t, 3)
+	o.store(nil)
+	first := o.use(0)
+	last := func() uint64 {
+		_, seq, err := o.of[0].keeper.tokens.lastOf(t.Context(), "t", "api")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seq
+	}
+	rejected := &grant{from: last() + 1, rejected: true}
+	if got := o.useBy(1, rejected); got != first {
+		t.Error("a token that was just obtained is replaced")
+	}
+	o.pass(2 * time.Second)
+	if got := o.useBy(1, &grant{from: last() + 1}); got != first {
+		t.Error("a token that was not rejected is replaced")
+	}
+	second := o.allBy(24, rejected)
+	if n := len(o.server.Requests()); len(second) != 1 || second[first] != 0 || n != 2 {
+		t.Fatalf("%d requests, %d results", n, len(second))
+	}
+	o.valid(keyOf(second))
+	o.pass(2 * time.Second)
+	if again := o.allBy(6, rejected); again[keyOf(second)] != 6 || o.use(2) != keyOf(second) {
+		t.Error("a token that was obtained after the call was allowed is replaced")
+	}
+	third := o.allBy(6, &grant{from: last() + 1, rejected: true})
+	if n := len(o.server.Requests()); len(third) != 1 || third[keyOf(second)] != 0 || n != 3 {
+		t.Errorf("%d requests, %d results", n, len(third))
+	}
+	o.nowhere()
 }
 
 // TestTokenRotated shows that a refresh token that the server replaces is stored as the next

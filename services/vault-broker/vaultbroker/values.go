@@ -88,7 +88,7 @@ func (s *Service) value(ctx context.Context, e *contract.Event, g *grant, name s
 		return out, refusal{reason: "secret " + name + " has expired at " + v.Expires.Format(time.RFC3339) + put}, nil
 	case err == nil && v.Type == secrettype.OAuth:
 		defer clear(v.Bytes)
-		return s.accessToken(ctx, e, name, of, &v)
+		return s.accessToken(ctx, e, g, name, of, &v)
 	case err == nil && v.Dynamic == "":
 		return released{name, v.Fingerprint, of, v.Version, v.Bytes}, no, nil
 	case err == nil:
@@ -103,11 +103,11 @@ func (s *Service) value(ctx context.Context, e *contract.Event, g *grant, name s
 
 // accessToken returns the access token of the version v of a secret of type oauth, the reason for
 // a refusal, or an error if the event must be redelivered.
-func (s *Service) accessToken(ctx context.Context, e *contract.Event, name, of string, v *backend.Value) (out released, no refusal, err error) {
+func (s *Service) accessToken(ctx context.Context, e *contract.Event, g *grant, name, of string, v *backend.Value) (out released, no refusal, err error) {
 	if of != name {
 		return out, refusal{reason: "secret " + name + " does not exist: a secret of type oauth has no former token"}, nil
 	}
-	token, err := s.keeper.tokens.token(ctx, e, name, v)
+	token, err := s.keeper.tokens.token(ctx, e, name, v, g.outdated())
 	failed := (*tokenError)(nil)
 	switch {
 	case err == nil:

@@ -96,19 +96,25 @@ func TestNetworkOfCommand(t *testing.T) {
 }
 
 // TestDocumentsOfCommand shows that the documents of a server that is a command have the limits of
-// a sandbox and no hosts, and that subscriptions are not offered.
+// a sandbox and no hosts, and that subscriptions are offered unless a process serves one call only.
 func TestDocumentsOfCommand(t *testing.T) {
 	s := events.ServerAdded{Name: "files", Command: "node", Image: "tools", TimeoutMS: 5000}
 	if err := Check(&s); err != nil {
 		t.Fatal(err)
 	}
 	docs, problems := Documents(&s, &Listing{HasResources: true, HasSubscriptions: true, Tools: []json.RawMessage{json.RawMessage(`{"name":"read","inputSchema":{"type":"object"}}`)}})
-	if len(docs) != 2 || len(problems) > 0 {
+	if len(docs) != 3 || len(problems) > 0 {
 		t.Fatalf("%v %v", docs, problems)
 	}
 	for _, d := range docs {
-		if d.Kind == mcpdoc.SubscriptionKind("files") || len(d.Egress) > 0 || d.Sandbox == nil || d.Sandbox.WallMS != 5000 || d.Sandbox.Tier != "container" {
+		if len(d.Egress) > 0 || d.Sandbox == nil || d.Sandbox.WallMS != 5000 || d.Sandbox.Tier != "container" {
 			t.Errorf("%+v", d)
 		}
+	}
+	once := s
+	once.Files = []events.File{{Name: "KEY", Secret: "mcp.key"}}
+	docs, _ = Documents(&once, &Listing{HasResources: true, HasSubscriptions: true})
+	if len(docs) != 1 || docs[0].Kind == mcpdoc.SubscriptionKind("files") {
+		t.Errorf("%+v", docs)
 	}
 }

@@ -208,7 +208,7 @@ func Documents(s *events.ServerAdded, l *Listing) ([]contract.Tool, []Problem) {
 		m.add(mcpdoc.ResourcePrefix+s.Name, `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
 			"Reads a resource of the MCP server "+s.Name+".", mcpdoc.Offer{Resources: l.Resources, Templates: l.Templates})
 	}
-	if l.HasSubscriptions && s.Transport != Stdio { // a subscription would have a process of its own, which no call changes
+	if l.HasSubscriptions && len(s.Hosts)+len(s.Files) == 0 { // a command with hosts or files runs once for each call
 		m.add(mcpdoc.SubscriptionKind(s.Name), `{"additionalProperties":false,"properties":{"uri":{"maxLength":4096,"type":"string"}},"required":["uri"],"type":"object"}`,
 			"Subscribes to changes of a resource of the MCP server "+s.Name+".", mcpdoc.Offer{})
 	}

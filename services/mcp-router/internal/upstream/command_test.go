@@ -154,3 +154,90 @@ func TestOnce(t *testing.T) {
 		s.Close()
 	})
 }
+
+// TestWatch shows that subscriptions to resources of a command are in the process that serves requests,
+// which does not end as unused while one of them lasts, that each Caller gets the changes of its
+// resource, and of those in it, alone, also while no request runs, and that the end of the process ends
+// them.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		starts, running := 0, atomic.Int64{}
+		var far io.ReadWriteCloser
+		s := New(Config{Concurrency: 1, Timeout: time.Minute, Version: "t", Start: func(context.Context) (own io.ReadWriteCloser, err error) {
+			starts++
+			own, far = net.Pipe()
+			running.Add(1)
+			go func(far io.ReadWriteCloser) {
+				defer running.Add(-1)
+				scripted(far, func(method, params string) string {
+					switch {
+					case method == "initialize":
+						return `"result":{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}`
+					case method == "ping", method == "resources/subscribe" && !strings.Contains(params, "n:none"):
+						return `"result":{}`
+					}
+					return `"error":{"code":-32601,"message":"refused"}`
+				})
+			}(far)
+			return own, nil
+		}})
+		change := func(uri string) {
+			if _, err := io.WriteString(far, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"`+uri+`"}}`+"\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ping := func() error {
+			return s.Do(t.Context(), "k", http.Header{}, nil, func(ctx context.Context, x Session) error { return x.Ping(ctx, nil) })
+		}
+		if err := ping(); err != nil {
+			t.Fatal(err)
+		}
+		var a, b caller
+		one, err := s.Subscribe(t.Context(), "k", http.Header{}, &a, "n:a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := s.Subscribe(t.Context(), "k", http.Header{}, &b, "n:b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Subscribe(t.Context(), "k", http.Header{}, &b, "n:none"); code(err) != contract.CodeUpstreamRefused {
+			t.Errorf("a resource that does not exist: %v", err)
+		}
+		time.Sleep(10 * idleFor)
+		for _, uri := range []string{"n:a", "n:b/c", "n:ab", "n:none"} {
+			change(uri)
+		}
+		synctest.Wait()
+		if len(a.got) != 1 || len(b.got) != 1 {
+			t.Errorf("received %v and %v", a.got, b.got)
+		}
+		one.Stop()
+		time.Sleep(3 * idleFor)
+		if err := ping(); err != nil || starts != 1 || running.Load() != 1 {
+			t.Errorf("%v, %d starts, %d processes", err, starts, running.Load())
+		}
+		change("n:b")
+		change("n:a")
+		synctest.Wait()
+		if len(a.got) != 1 || len(b.got) != 2 {
+			t.Errorf("after the end of a subscription: received %v and %v", a.got, b.got)
+		}
+		other.Stop()
+		time.Sleep(3 * idleFor)
+		synctest.Wait()
+		if running.Load() != 0 {
+			t.Error("the process runs without a subscription")
+		}
+		<-other.Ended
+		again, err := s.Subscribe(t.Context(), "k", http.Header{}, &a, "n:a")
+		if err != nil || starts != 2 {
+			t.Fatal(err, starts)
+		}
+		_ = far.Close()
+		<-again.Ended
+		again.Stop()
+		s.Close()
+		time.Sleep(3 * idleFor)
+	})
+}

@@ -19,29 +19,38 @@ import (
 // to each other request with reply, in which $ID stands for the id of the request.
 func hostile(reply string) io.ReadWriteCloser {
 	own, far := net.Pipe()
-	go func() {
-		defer far.Close()
-		for in := bufio.NewScanner(far); in.Scan(); {
-			var m struct {
-				ID     json.RawMessage
-				Method string
-			}
-			if json.Unmarshal(in.Bytes(), &m) != nil || len(m.ID) == 0 || m.Method == "" {
-				continue
-			}
-			out := strings.ReplaceAll(reply, "$ID", string(m.ID))
-			switch m.Method {
-			case "server/discover":
-				out = `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32601,"message":"no such method"}}`
-			case "initialize":
-				out = `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hostile","version":"1"}}}`
-			}
-			if _, err := io.WriteString(far, out+"\n"); err != nil {
-				return
-			}
+	go scripted(far, func(method, _ string) string {
+		switch method {
+		case "server/discover":
+			return `"error":{"code":-32601,"message":"no such method"}`
+		case "initialize":
+			return `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hostile","version":"1"}}`
 		}
-	}()
+		return reply
+	})
 	return own
+}
+
+// scripted responds to each request on far with what reply returns for its method and parameters: the
+// members of a response beside its version and id, or otherwise text in which $ID stands for the id, and which need not be a message.
+func scripted(far io.ReadWriteCloser, reply func(method, params string) string) {
+	defer far.Close()
+	for in := bufio.NewScanner(far); in.Scan(); {
+		var m struct {
+			ID, Params json.RawMessage
+			Method     string
+		}
+		if json.Unmarshal(in.Bytes(), &m) != nil || len(m.ID) == 0 || m.Method == "" {
+			continue
+		}
+		out := reply(m.Method, string(m.Params))
+		if strings.HasPrefix(out, `"result"`) || strings.HasPrefix(out, `"error"`) {
+			out = `{"jsonrpc":"2.0","id":$ID,` + out + `}`
+		}
+		if _, err := io.WriteString(far, strings.ReplaceAll(out, "$ID", string(m.ID))+"\n"); err != nil {
+			return
+		}
+	}
 }
 
 // replies are the seeds of FuzzUpstream: malformed messages, batches, wrong, repeated and foreign ids of
@@ -99,7 +108,7 @@ func FuzzUpstream(f *testing.F) {
 			}
 			s.worked()
 		}
-		bad = false
+		bad, s.cfg.Timeout = false, time.Minute // of a busy machine
 		if err := s.Do(t.Context(), "", http.Header{}, nil, func(ctx context.Context, x Session) error {
 			_, err := x.CallTool(ctx, &mcp.CallToolParams{Name: "a"})
 			return err

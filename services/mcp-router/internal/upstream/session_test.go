@@ -126,12 +126,12 @@ func TestRetryDelay(t *testing.T) {
 			if err := do(); code(err) != contract.CodeUpstreamUnreachable || !strings.Contains(err.Error(), "the next attempt is in 1ms") {
 				t.Errorf("attempt %d, 1 ms before the next one: %v", i, err)
 			}
-			if _, _, err := s.Subscribe(t.Context(), http.Header{}, nil, "x:y"); code(err) != contract.CodeUpstreamUnreachable || !strings.Contains(err.Error(), "the next attempt is in 1ms") {
+			if _, err := s.Subscribe(t.Context(), "", http.Header{}, nil, "x:y"); code(err) != contract.CodeUpstreamUnreachable || !strings.Contains(err.Error(), "the next attempt is in 1ms") {
 				t.Errorf("attempt %d, a subscription: %v", i, err)
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if _, _, err := s.Subscribe(t.Context(), http.Header{}, nil, "x:y"); code(err) != contract.CodeUpstreamUnreachable || s.Health().Failures != 13 {
+		if _, err := s.Subscribe(t.Context(), "", http.Header{}, nil, "x:y"); code(err) != contract.CodeUpstreamUnreachable || s.Health().Failures != 13 {
 			t.Errorf("a subscription is an attempt: %v, %+v", err, s.Health())
 		}
 	})
@@ -396,7 +396,7 @@ func TestSubscribe(t *testing.T) {
 	defer h.Close()
 	s := New(Config{URL: h.URL, Concurrency: 1, Timeout: time.Minute, Version: "t"})
 	var c caller
-	stop, ended, err := s.Subscribe(t.Context(), http.Header{}, &c, uri)
+	in, err := s.Subscribe(t.Context(), "", http.Header{}, &c, uri)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,11 +414,11 @@ func TestSubscribe(t *testing.T) {
 	if got := received(); got[0] != mcpdoc.Updated {
 		t.Error(got)
 	}
-	stop()
+	in.Stop()
 	<-closed
-	<-ended
+	<-in.Ended
 	refuse = &jsonrpc.Error{Code: -32602, Message: "no such resource"}
-	if _, _, err := s.Subscribe(t.Context(), http.Header{}, &c, uri); code(err) != contract.CodeUpstreamRefused {
+	if _, err := s.Subscribe(t.Context(), "", http.Header{}, &c, uri); code(err) != contract.CodeUpstreamRefused {
 		t.Errorf("a subscription that the server refuses: %v", err)
 	}
 	<-closed

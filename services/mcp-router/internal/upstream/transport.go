@@ -41,6 +41,14 @@ func newTransport() http.RoundTripper {
 // errUnauthorized is the cause of the error of a request that the server rejected with status 401.
 var errUnauthorized = errors.New("status 401")
 
+// errStream is the cause in place of errUnauthorized if the request was for a stream of a session, so that
+// the server may execute a request that was sent before.
+var errStream = fmt.Errorf("%w for a stream", errUnauthorized)
+
+// Rejected reports whether err is that of a request whose credential the server rejected, before it has
+// executed the request.
+func Rejected(err error) bool { return errors.Is(err, errUnauthorized) && !errors.Is(err, errStream) }
+
 // withHeaders adds headers to each request. It limits the size of responses that are not
 // streams, and counts the notifications in streams.
 type withHeaders struct {
@@ -63,7 +71,11 @@ func (t *withHeaders) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if res.StatusCode == http.StatusUnauthorized {
 		_ = res.Body.Close()
-		return nil, &Error{contract.CodeUpstreamRefused, "the server rejected the credential of the request (status 401): log in with `binnacle mcp login " + t.server + "`, or store another secret for its header", errUnauthorized}
+		cause := errUnauthorized
+		if r.Method == http.MethodGet && r.Header.Get("Mcp-Session-Id")+r.Header.Get("Last-Event-Id") != "" {
+			cause = errStream
+		}
+		return nil, &Error{contract.CodeUpstreamRefused, "the server rejected the credential of the request (status 401): log in with `binnacle mcp login " + t.server + "`, or store another secret for its header", cause}
 	}
 	if res.StatusCode/100 != 2 || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		res.Body = &limited{res.Body, maxBody}

@@ -105,6 +105,7 @@ type session struct {
 	handled atomic.Int64           // number of notifications that were passed to the caller, or dropped because there was none
 	used    time.Time
 	opened  time.Time
+	watches watches               // of a command; see Server.Subscribe
 	command io.ReadWriteCloser    // what Config.Start returned, or nil
 	broken  atomic.Pointer[error] // why the output of command ended
 	plain   *plainCalls           // nil unless the server has a URL and does not use SSE
@@ -342,28 +343,37 @@ func (s *Server) take(ctx context.Context, key string, headers http.Header) (x *
 	return x, false, err
 }
 
-// Subscribe subscribes to changes of a resource in a session of its own, whose
-// notifications are passed to c until the function stop is called. The caller must call
-// stop, which closes the session. The channel ended is closed when the session has ended.
-// The errors are those of Do.
-func (s *Server) Subscribe(ctx context.Context, headers http.Header, c Caller, uri string) (stop func(), ended <-chan struct{}, err error) {
+// Subscription is a subscription to changes of a resource.
+type Subscription struct {
+	Session Session
+	Stop    func()          // ends the subscription; must be called
+	Ended   <-chan struct{} // closed when the session has ended
+}
+
+// Subscribe subscribes to changes of a resource, which are passed to c until the subscription is stopped.
+// It has a session of its own, which is then closed, or if the server is a command, a session with the
+// key, which requests use, too. The errors are those of Do.
+func (s *Server) Subscribe(ctx context.Context, key string, headers http.Header, c Caller, uri string) (out Subscription, err error) {
+	if s.cfg.Start != nil {
+		return s.watch(ctx, key, headers, c, uri)
+	}
 	if err := s.pause(); err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	x, err := s.connect(ctx, headers)
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	x.caller.Store(&c)
-	stop = func() {
+	stop := func() {
 		x.caller.Store(nil)
 		s.drop(x)
 	}
 	if err := x.Subscribe(ctx, &mcp.SubscribeParams{URI: uri}); err != nil {
 		stop()
-		return nil, nil, errorOf(ctx, err)
+		return out, errorOf(ctx, err)
 	}
-	return stop, x.over, nil
+	return Subscription{Session{x.ClientSession, x}, stop, x.over}, nil
 }
 
 // pause returns an error while the delay after a failed attempt to connect lasts.
@@ -416,12 +426,14 @@ func (s *Server) trim() {
 // caller holds s.mu.
 func (s *Server) expired(now time.Time) (old []*session) {
 	for k, l := range s.idle {
-		i := 0
-		for i < len(l) && now.Sub(l[i].used) > idleFor {
-			i++
-		}
-		old = append(old, l[:i]...)
-		if s.idle[k] = l[i:]; len(l) == i {
+		s.idle[k] = slices.DeleteFunc(l, func(x *session) bool {
+			unused := now.Sub(x.used) > idleFor && x.watches.none()
+			if unused {
+				old = append(old, x)
+			}
+			return unused
+		})
+		if len(s.idle[k]) == 0 {
 			delete(s.idle, k)
 		}
 	}
@@ -558,6 +570,10 @@ func (s *Server) client(x *session) *mcp.Client {
 		notify("notifications/progress", r.Params)
 	}
 	o.ResourceUpdatedHandler = func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
+		if s.cfg.Start != nil {
+			x.watches.updated(r.Params)
+			return
+		}
 		notify(mcpdoc.Updated, r.Params)
 	}
 	client := mcp.NewClient(s.implementation(), o)
