@@ -166,7 +166,7 @@ func (s *Service) build(env *run.Env, out Outside) {
 	s.calls.ModelRequest = s.models.Request
 	reads, packsRead := &fair.Places{N: ledgerapi.MaxStreams}, &fair.Places{N: ledgerapi.MaxPacks}
 	s.calls.Streams = reads
-	s.mcp = &mcpapi.API{Own: &resources.Reader{Gate: s.gate, Queries: s.queries, Ledger: ledger, Store: out.Artifacts, Packs: packsRead, Streams: reads}, Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Overlays: &s.authority, ApprovalPage: s.approvalPage(), Blobs: env.Blobs, Logged: s.logToolCall,
+	s.mcp = &mcpapi.API{Own: &resources.Reader{Gate: s.gate, Queries: s.queries, Ledger: ledger, Store: out.Artifacts, Packs: packsRead, Streams: reads}, Version: s.Version, Gate: s.gate, Calls: s.calls, Sessions: in, Labels: heirs, Tools: &s.tools.Catalog, Overlays: &s.authority, ApprovalPage: s.approvalPage(), Blobs: env.Blobs, Logged: s.logToolCall, Durable: env.Conn.Durable,
 		Open: func(call, from string) mcpapi.Frames { return out.Open(call, from) }}
 	s.packs = &packs.API{Gate: s.gate, Calls: s.calls, Tools: &s.tools.Catalog}
 	reports := &reported.Store{Blobs: env.Blobs, Capture: s.capture}

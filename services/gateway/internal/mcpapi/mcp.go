@@ -47,6 +47,9 @@ type API struct {
 	// Blobs stores the answers that a client sends with a call, and reads recorded contents.
 	Blobs *blob.Store
 
+	// Durable waits until all that this process has read or stored is durable.
+	Durable func(context.Context) error
+
 	// Logged is called after each wait for a call of a tool, resource, prompt or completion
 	// over MCP, with the error of the wait.
 	Logged func(who *auth.Caller, call string, began time.Time, err error)
@@ -84,7 +87,7 @@ func modern(r *http.Request) bool {
 
 // Handler returns the handler of MCP, of the protocol versions with sessions (up to 2025-11-25) and
 // of those without (since 2026-07-28). The headers of a request determine to which of the two it
-// belongs; see modern. The same functions list and call tools for both. The requests of a session
+// belongs; see modern. Requests of old transports are served, too (see old). The same functions list and call tools for both. The requests of a session
 // are handled concurrently.
 func (s *API) Handler() echo.HandlerFunc {
 	stateful := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
@@ -99,7 +102,7 @@ func (s *API) Handler() echo.HandlerFunc {
 		if err != nil {
 			return nil, errors.Join(sdkauth.ErrInvalidToken, err)
 		}
-		return &sdkauth.TokenInfo{Expiration: who.Until, UserID: auth.DigestOf(raw), Extra: map[string]any{auth.CallerKey: who}}, nil
+		return tokenInfo(who, raw), nil
 	}
 	checked := sdkauth.RequireBearerToken(verifier, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true}) // a virtual key may have no expiry
 	old, young := checked(stateful), checked(stateless)
@@ -116,6 +119,9 @@ func (s *API) Handler() echo.HandlerFunc {
 		virtual, err := s.virtualOf(r, who.Tenant)
 		if err != nil {
 			return err
+		}
+		if isWebSocket(r) || isSSE(r) {
+			return s.old(c, who, raw, virtual)
 		}
 		if modern(r) {
 			if served, err := s.serveTask(c, who); served {

@@ -32,6 +32,7 @@ type mcpSession struct {
 	raw    string // bearer token or virtual key; the MCP session ends when this credential becomes invalid
 	srv    *mcp.Server
 	end    context.CancelFunc // ends the context of the session and its subscriptions
+	old    *legacy            // connection of an old transport, or nil
 
 	busy int       // number of requests in progress, including event streams
 	used time.Time // end of the last request
@@ -121,6 +122,20 @@ func (t *mcpSessions) enter(id string, who *auth.Caller, raw, virtual string, se
 	x.srv = server(life, x.id, x.tenant, virtual)
 	t.byID[x.id] = x
 	return x, nil
+}
+
+// connect sets the connection of an MCP session with an old transport.
+func (t *mcpSessions) connect(x *mcpSession, l *legacy) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x.old = l
+}
+
+// connection returns what connect has set, or nil.
+func (t *mcpSessions) connection(x *mcpSession) *legacy {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return x.old
 }
 
 // servers returns the servers of the MCP sessions.

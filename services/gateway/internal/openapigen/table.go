@@ -249,7 +249,7 @@ var table = []operation{
 
 	{id: "getToolManifest", method: "GET", path: "/mcp/v1/capabilities", summary: "Tool manifest of the HELM surface.", scope: "tools:call", answer: doc[mcpapi.Manifest]()},
 	{id: "executeTool", method: "POST", path: "/mcp/v1/execute", summary: "Runs a tool by the HELM surface: {method, params}.", scope: "call tool.<method>", body: doc[mcpapi.ExecuteRequest](), answer: doc[mcpapi.ExecuteResponse]()},
-	{id: "streamMCP", method: "GET", path: "/mcp", summary: "MCP streamable HTTP: the session's event stream.", scope: auth, query: virtualServer, answer: raw(events), then: protocol},
+	{id: "streamMCP", method: "GET", path: "/mcp", summary: "MCP streamable HTTP: the session's event stream. Without a session, old clients open one here, by SSE (2024-11-05) or WebSocket.", scope: auth, query: virtualServer, answer: raw(events), then: protocol},
 	{id: "sendMCP", method: "POST", path: "/mcp", summary: "MCP streamable HTTP: initialize, tools/list, tools/call, notifications.", scope: "call tool.<name>", query: virtualServer, body: doc[mcpapi.Message](), answer: append(doc[mcpapi.Message](), raw(events)...), then: protocol},
 	{id: "endMCP", method: "DELETE", path: "/mcp", summary: "Ends an MCP session.", scope: auth, query: virtualServer, then: protocol},
 }
