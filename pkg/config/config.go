@@ -220,6 +220,7 @@ type VaultBroker struct {
 	Store string `json:"store"`
 	Vault Vault  `json:"vault"`
 
+	ClientDocument string   `json:"client_document"`
 	TokenCA        string   `json:"token_ca"`
 	TokenEndpoints []string `json:"token_endpoints"`
 

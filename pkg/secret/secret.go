@@ -31,9 +31,9 @@ type Request struct {
 	DecisionID string   `json:"decision_id"`
 	Inbox      string   `json:"inbox"` // inbox id for this request only, to which the sealed values are sent
 	Names      []string `json:"names"`
-	Recipient  string   `json:"recipient"` // ephemeral X25519 public key, base64
+	Recipient  string   `json:"recipient"`          // ephemeral X25519 public key, base64
 	Rejected   bool     `json:"rejected,omitempty"` // whether a server has rejected the values that were released for the call before
-	To         string   `json:"to"`        // instance to whose inbox the sealed values are sent
+	To         string   `json:"to"`                 // instance to whose inbox the sealed values are sent
 }
 
 // Canonical implements canon.Document.

@@ -1,6 +1,7 @@
 package oauthtest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -47,7 +48,7 @@ func (s *Server) Authorize(address string) url.Values {
 		return nil
 	}
 	q := u.Query()
-	if q.Get("response_type") != "code" || q.Get("client_id") != ClientID || q.Get("code_challenge_method") != "S256" || q.Get("prompt") == "" {
+	if q.Get("response_type") != "code" || q.Get("client_id") != cmp.Or(s.ID, ClientID) || q.Get("code_challenge_method") != "S256" || q.Get("prompt") == "" {
 		return url.Values{"error": {"invalid_request"}, "iss": {s.URL}}
 	}
 	code := "code-" + rand.Text()

@@ -5,6 +5,7 @@
 package oauthtest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"net/http"
@@ -29,6 +30,7 @@ type Server struct {
 	Silent  bool           // responses have no expires_in
 	Rotate  bool           // a refresh replaces the refresh token, and a second use of the former one ends the grant
 	Public  bool           // the client has no secret
+	ID      string         // of the client; "" = ClientID
 	Members map[string]any // of the metadata, in addition to the server's own or in place of them
 
 	mu       sync.Mutex
@@ -132,7 +134,7 @@ func (s *Server) authenticated(r *http.Request) bool {
 		id, secret = r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
 	}
 	if s.Public {
-		return id == ClientID && secret == ""
+		return id == cmp.Or(s.ID, ClientID) && secret == ""
 	}
 	return id == ClientID && secret == ClientSecret
 }

@@ -130,6 +130,7 @@ func meshConfig(x *config.Config) (mesh.Config, error) {
 		return cfg, fail(exitUsage, "%v", err)
 	}
 	cfg.Vault, cfg.Transit, cfg.TokenCA, cfg.TokenEndpoints = vault.Vault, vault.Transit, vault.TokenCA, x.VaultBroker.TokenEndpoints
+	cfg.ClientDocument = vault.ClientDocument
 	if !x.LLMRouter.Document.Given() {
 		return cfg, nil
 	}

@@ -77,6 +77,7 @@ type Config struct {
 	Noop            bool                     // offer tool.noop, for benchmarks and tests
 	VaultKEK        []byte                   // the vault's key-encryption key, 32 bytes; nil = the key that Init made in Dir/keys
 	TokenEndpoints  []string                 // servers from which the vault-broker obtains access tokens, like BundleServers
+	ClientDocument  string                   // URL of the document that describes the mesh as a client of OAuth; "" = none
 	TokenCA         string                   // PEM file of the authority of their certificates; "" = the system's
 	Transit         vaultbroker.Transit      // key of Vault that wraps the vault's key-encryption key; none without a name
 	Vault           vaultbroker.Vault        // Vault server that stores secrets and content keys; its zero value = encrypted files in Dir

@@ -171,7 +171,7 @@ func (b *setup) vault(c *vaultbroker.Config) error {
 		}
 	}
 	keys := run.Keys(b.ring.Dir)
-	*c = vaultbroker.Config{TokenCA: b.cfg.TokenCA, Transit: b.cfg.Transit, Vault: b.cfg.Vault, KEK: kek, SealSeeds: func() ([][]byte, error) { return keys.Seeds("vault.seal") }}
+	*c = vaultbroker.Config{ClientDocument: b.cfg.ClientDocument, TokenCA: b.cfg.TokenCA, Transit: b.cfg.Transit, Vault: b.cfg.Vault, KEK: kek, SealSeeds: func() ([][]byte, error) { return keys.Seeds("vault.seal") }}
 	if b.cfg.Vault.Address != "" && b.cfg.Transit.Key == "" {
 		return nil
 	}

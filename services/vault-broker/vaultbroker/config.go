@@ -20,12 +20,12 @@ func ConfigOf(c *config.VaultBroker, dir string) (Config, error) {
 	case c.Store == "vault" && c.TransitKey != "":
 		return Config{}, errors.New("/vault-broker/transit_key: with store vault there are no encrypted files whose key it could wrap")
 	case c.Store != "vault" && c.TransitKey == "":
-		return Config{Dir: dir, TokenCA: c.TokenCA}, nil
+		return Config{Dir: dir, ClientDocument: c.ClientDocument, TokenCA: c.TokenCA}, nil
 	case v.Address == "":
 		return Config{}, errors.New("/vault-broker/vault/address: with store vault or transit_key, set the URL of the Vault server")
 	}
 	jwt := v.JWTFile
-	out := Config{TokenCA: c.TokenCA, Vault: Vault{Address: v.Address, CA: v.CA, Namespace: v.Namespace, Mount: v.Mount, Prefix: v.Prefix, TokenFile: v.TokenFile,
+	out := Config{ClientDocument: c.ClientDocument, TokenCA: c.TokenCA, Vault: Vault{Address: v.Address, CA: v.CA, Namespace: v.Namespace, Mount: v.Mount, Prefix: v.Prefix, TokenFile: v.TokenFile,
 		RoleID: v.RoleID, SecretIDFile: v.SecretIDFile, Wrapped: v.Wrapped, KubernetesRole: v.KubernetesRole, JWTFile: jwt, AuthMount: v.AuthMount,
 		Timeout: time.Duration(v.Timeout)}}
 	if c.TransitKey != "" {

@@ -76,6 +76,8 @@ func (x *tokens) authorize(ctx context.Context, w *execute.Work) execute.Result 
 	switch {
 	case a.ClientID != "":
 		p.Client = secrettype.OAuthClient{Auth: m.SecretAuth(), ClientID: a.ClientID}
+	case m.Documents && x.document != "": // a public client with the redirection URI of any port (RFC 8252, section 7.3)
+		p.Client = secrettype.OAuthClient{ClientID: x.document}
 	case m.Registration != "":
 		if p.Client, err = m.Register(ctx, via, a.Redirect); err != nil {
 			return loginFailed(err)

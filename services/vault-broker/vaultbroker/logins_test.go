@@ -120,6 +120,37 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// TestClientDocument shows that a login at a server that supports client-id metadata documents uses the
+// configured document as a public client, and registers none, that a given client precedes it, and that
+// other servers register a client.
+func TestClientDocument(t *testing.T) {
+	const document = "https://mesh.example/client.json"
+	for _, supported := range []bool{true, false} {
+		o := newOAuthBrokers(t, 2)
+		for _, k := range o.of {
+			k.keeper.tokens.document = document
+		}
+		o.server.Public, o.server.Members = true, map[string]any{"client_id_metadata_document_supported": supported}
+		want := oauthtest.ClientID
+		if supported {
+			o.server.ID, o.server.Members["registration_endpoint"], want = document, nil, document
+		}
+		id, address, res := o.begin("c-1", nil)
+		if q, err := url.Parse(address); err != nil || res.ErrorCode != "" || q.Query().Get("client_id") != want {
+			t.Fatal(address, err, res.ErrorMessage)
+		}
+		if r := o.finish(id, o.server.Authorize(address), nil); r.ErrorCode != "" {
+			t.Fatal(r.ErrorMessage)
+		}
+		o.valid(o.use(0))
+		o.pass(unknownLife * 20)
+		o.valid(o.use(1)) // by the refresh token
+		if _, address, _ := o.begin("c-2", map[string]any{"client_id": "other"}); !strings.Contains(address, "client_id=other") {
+			t.Error(address)
+		}
+	}
+}
+
 // TestUnsuitable shows which authorization servers and arguments are refused, with the argument
 // named, before a person logs in.
 func TestUnsuitable(t *testing.T) {

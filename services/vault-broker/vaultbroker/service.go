@@ -55,6 +55,8 @@ type Config struct {
 	// key can be replaced at run time; their public keys are published.
 	SealSeeds func() ([][]byte, error)
 	TokenCA   string // PEM file of the authority of the token endpoints' certificates; "" = the system's
+	// ClientDocument is the URL of a client-id metadata document that describes the mesh, or "".
+	ClientDocument string
 }
 
 // Vault describes a Vault server and how the broker logs in to it.
@@ -164,6 +166,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return fmt.Errorf("vault: %w", err)
 		}
 	}
+	s.keeper.tokens.document = s.ClientDocument
 	if err := catalog.Register(ctx, env.Emit, env.Cell.Now, services.VaultBroker, tools()); err != nil {
 		return err
 	}

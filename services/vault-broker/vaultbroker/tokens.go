@@ -58,8 +58,10 @@ type tokens struct {
 	secrets backend.Backend
 	store   backend.Backend
 	// via returns a transport to token endpoints, in a tenant and for a call.
-	via     func(tenant, call string) http.RoundTripper
-	flights singleflight.Group
+	via func(tenant, call string) http.RoundTripper
+	// document is the id of the client at servers that support client-id metadata documents, or "".
+	document string
+	flights  singleflight.Group
 	// unstored holds, as unstored by tenant and name, the refresh tokens that servers have issued and
 	// that the backend has not accepted.
 	unstored sync.Map

@@ -32,6 +32,7 @@ type Metadata struct {
 	Challenges    []string `json:"code_challenge_methods_supported"`
 	Grants        []string `json:"grant_types_supported"`
 	TokenAuth     []string `json:"token_endpoint_auth_methods_supported"`
+	Documents     bool     `json:"client_id_metadata_document_supported"`          // draft-ietf-oauth-client-id-metadata-document
 	Iss           bool     `json:"authorization_response_iss_parameter_supported"` // RFC 9207
 }
 
