@@ -300,3 +300,42 @@ func TestOldBadInput(t *testing.T) {
 		}
 	}
 }
+
+// TestOldSuspended shows that the connections of an old transport end when their tenant is suspended, and
+// that none can be opened then.
+func TestOldSuspended(t *testing.T) {
+	g := newOldGateway(t)
+	who := g.Token("alice", token.Tools)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan string, 2)
+	for name, transport := range g.transports(who) {
+		cs, err := mcp.NewClient(&mcp.Implementation{Name: "old", Version: "1"}, nil).Connect(ctx, transport, nil)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		go func() {
+			_ = cs.Wait()
+			ended <- name
+		}()
+	}
+	g.Tenants.Suspend(edgetest.Other, true)
+	select {
+	case name := <-ended:
+		t.Errorf("%s ends with another tenant", name)
+	case <-time.After(300 * time.Millisecond):
+	}
+	g.Tenants.Suspend(edgetest.Tenant, true)
+	for range 2 {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			t.Fatal("a connection of a suspended tenant does not end")
+		}
+	}
+	for name, transport := range g.transports(who) {
+		if _, err := mcp.NewClient(&mcp.Implementation{Name: "old", Version: "1"}, nil).Connect(ctx, transport, nil); err == nil {
+			t.Errorf("%s is opened during the suspension", name)
+		}
+	}
+}
