@@ -19,6 +19,9 @@ var (
 
 	// ServerWriteQuery is session-runner.server_write. Writes bytes to the standard input of a command that the sender started with the query server_start, or closes it. Without bytes it shows that the sender runs. The response is true; it is sent when the command has taken the bytes.
 	ServerWriteQuery = query.Query[ServerWriteRequest, bool]{Info: query.Info{Service: "session-runner", Verb: "server_write", Callers: []string{"mcp-router"}, Scope: query.OfBoth, View: "", Deadline: 10000 * time.Millisecond}}
+
+	// TerminalQuery is session-runner.terminal. Writes input to the terminal of a command in a held sandbox, and reads its output from a cursor on, for the principal whose running call of sandbox.attach is attached to it. An instance that does not hold the sandbox sends the query to the one that does. Input is recorded nowhere.
+	TerminalQuery = query.Query[TerminalRequest, TerminalState]{Info: query.Info{Service: "session-runner", Verb: "terminal", Callers: []string{"gateway", "session-runner"}, Scope: query.OfBoth, View: "", Deadline: 30000 * time.Millisecond}}
 )
 
 // CallProgressRequest is the request of session-runner.call_progress.
@@ -77,4 +80,33 @@ type ServerWriteRequest struct {
 	ConnectionID string `json:"connection_id"`
 	Data         []byte `json:"data,omitempty"`
 	N            int64  `json:"n"` // number of the query in its connection, from 1
+}
+
+// TerminalRequest is the request of session-runner.terminal.
+type TerminalRequest struct {
+	Actor   string `json:"actor"`             // principal that sends the request, which must be that of the call
+	CallID  string `json:"call_id"`           // call of sandbox.attach
+	Close   bool   `json:"close,omitempty"`   // detach after the input
+	Columns int64  `json:"columns,omitempty"` // new width of the terminal; 0: unchanged
+	Cursor  int64  `json:"cursor"`            // position of the first byte of output to read
+	Data    []byte `json:"data,omitempty"`    // input
+	Key     string `json:"key"`               // the text whose SHA-256 the call names in key_digest
+	Limit   int64  `json:"limit,omitempty"`   // greatest number of bytes to read; 0: none
+	N       int64  `json:"n,omitempty"`       // number of the input, resize or signal in the attachment, from 1; a number that was taken is ignored; 0: there is none
+	Rows    int64  `json:"rows,omitempty"`    // new height of the terminal; 0: unchanged
+	Sandbox string `json:"sandbox"`
+	Signal  string `json:"signal,omitempty"`  // signal to the command: HUP, INT, QUIT or TERM
+	WaitMS  int64  `json:"wait_ms,omitempty"` // greatest time to wait for output after the cursor
+}
+
+// TerminalState is what was read, and the state of the attachment and of the command.
+type TerminalState struct {
+	Attached bool   `json:"attached"`       // whether input is accepted
+	Cursor   int64  `json:"cursor"`         // position after the bytes that were read
+	Data     []byte `json:"data,omitempty"` // output
+	Ended    string `json:"ended"`          // why the attachment has ended: left, displaced, silent, time, cancelled or command; empty while it has not
+	ExitCode int64  `json:"exit_code"`
+	N        int64  `json:"n"`       // number of the last input that was taken; smaller than that of the request while the command does not read its input
+	Skipped  int64  `json:"skipped"` // bytes before those that were read which are no longer cached
+	Status   string `json:"status"`  // of the command: running, or how it ended; its output may have more bytes after the cursor
 }

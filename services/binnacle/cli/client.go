@@ -64,9 +64,11 @@ func (c *env) stream(ctx context.Context, method, path string, body io.Reader, s
 	for k, v := range header {
 		req.Header[k] = v
 	}
-	t, err := c.transport()
-	if err != nil {
-		return nil, err
+	t := c.kept
+	if t == nil {
+		if t, err = c.transport(); err != nil {
+			return nil, err
+		}
 	}
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 
@@ -26,6 +27,7 @@ type env struct {
 	operator                   bool           // requests are an operator's; see bearer
 	flags                      *pflag.FlagSet // flags of the running command; nil before start
 
+	kept   *http.Transport // transport of all requests; nil: each has its own
 	format output.Format
 	target *target // the mesh to use; set on first use by the method mesh
 }

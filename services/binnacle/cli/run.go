@@ -27,6 +27,7 @@ type runOptions struct {
 	stdin                      string // file; "-" is standard input, "" none
 	env                        []string
 	egress, apply              bool
+	terminal, noTerminal       bool
 	memory, disk               int64
 	within                     time.Duration
 }
@@ -50,9 +51,12 @@ the files that git does not ignore, and not the repository. The command's output
 it comes. When it ends, what it changed is written to a patch, and the sandbox is removed. The
 files of the work tree do not change unless --apply is given. With --egress, which is the default
 without --image, because an agent needs its model, the command may reach the hosts that the
-configuration names and policy permits. The image needs sh, mkdir, rm and tar. Exits with code
-1 if the command fails; the patch is written also then.`,
-		Example:           "  binnacle run -- claude -p 'Fix the failing test'\n  binnacle run --image shell --apply -- sh -c 'date > built.txt'",
+configuration names and policy permits. The image needs sh, mkdir, rm and tar. Exits with the command's
+exit code, or 1 if it was killed; the patch is written also then.
+
+If standard input and output are terminals, the command has one, too: keys, Ctrl-C, the size
+of the window and the signals HUP, INT, QUIT and TERM reach it. Enter ~ . ends the run.`,
+		Example:           "  binnacle run -- claude\n  binnacle run -- claude -p 'Fix the failing test'\n  binnacle run --image shell --apply -- sh -c 'date > built.txt'",
 		Args:              takes(1, 256),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, argv []string) error {
@@ -69,6 +73,10 @@ configuration names and policy permits. The image needs sh, mkdir, rm and tar. E
 	f.StringVar(&o.patch, "patch", "run.patch", "`FILE` of the patch, which must not exist")
 	f.StringArrayVar(&o.env, "env", nil, "`NAME=VALUE` for the command; it is on the ledger, so no secrets")
 	f.StringVar(&o.stdin, "stdin", "", "`FILE` of UTF-8 text for the command's standard input, at most 256 KiB; - is standard input; it is on the ledger")
+	f.BoolVarP(&o.terminal, "terminal", "t", false, "give the command a terminal; fails if standard input is none (default: if standard input and output are terminals)")
+	f.BoolVarP(&o.noTerminal, "no-terminal", "T", false, "give the command no terminal")
+	cmd.MarkFlagsMutuallyExclusive("terminal", "no-terminal")
+	cmd.MarkFlagsMutuallyExclusive("terminal", "stdin")
 	f.BoolVar(&o.egress, "egress", false, "let the command reach the permitted hosts; --egress=false runs an agent without a network")
 	f.BoolVar(&o.apply, "apply", false, "apply the patch to the work tree")
 	f.Int64Var(&o.memory, "memory", 0, "memory limit in `MIB`; 0 is what policy permits")
@@ -81,6 +89,7 @@ configuration names and policy permits. The image needs sh, mkdir, rm and tar. E
 type agentRun struct {
 	*env
 	session, sandbox, input string
+	tty                     *tty // nil without a terminal
 }
 
 // ranCommand is the result of run.
@@ -139,6 +148,9 @@ func runInSandbox(ctx context.Context, c *env, o *runOptions, argv []string) (er
 		return err
 	}
 	r := &agentRun{env: c, session: o.session, input: input}
+	if r.tty, err = o.tty(c); err != nil {
+		return err
+	}
 	if r.session == "" {
 		r.session = contract.IDSession + "run-" + strings.ToLower(rand.Text())[:12]
 	}
@@ -156,6 +168,9 @@ func runInSandbox(ctx context.Context, c *env, o *runOptions, argv []string) (er
 	if err != nil {
 		return err
 	}
+	if r.tty != nil {
+		ctx = context.WithoutCancel(ctx) // a signal was for the command
+	}
 	if err := r.bring(ctx, o, root, before, done); err != nil {
 		return err
 	}
@@ -168,10 +183,16 @@ func runInSandbox(ctx context.Context, c *env, o *runOptions, argv []string) (er
 	}); err != nil {
 		return err
 	}
-	if done.Status != "exited" || done.ExitCode != 0 {
-		return fail(exitFailed, "the command ended: %s, exit code %d", done.Status, done.ExitCode)
+	return done.failed()
+}
+
+// failed returns the error for a command that did not succeed, whose exit code is that of the
+// command.
+func (d *ranCommand) failed() error {
+	if d.Status == "exited" && d.ExitCode == 0 {
+		return nil
 	}
-	return nil
+	return fail(cmp.Or(d.ExitCode, exitFailed), "the command ended: %s, exit code %d", d.Status, d.ExitCode)
 }
 
 // create creates the sandbox, whose disk has room for three times the workspace and what the options
@@ -219,6 +240,9 @@ func (r *agentRun) command(ctx context.Context, o *runOptions, before []byte, ar
 	if err != nil {
 		return nil, err
 	}
+	if r.tty != nil {
+		return r.interact(ctx, exec)
+	}
 	done := &ranCommand{Sandbox: r.sandbox, Session: r.session, Exec: exec}
 	stderr := make(chan error, 1)
 	go func() { stderr <- r.follow(ctx, exec, "stderr", r.errOut, &ranCommand{}) }()
@@ -239,6 +263,9 @@ func (r *agentRun) start(ctx context.Context, o *runOptions, argv []string) (str
 	}
 	if o.within > 0 {
 		args["timeout_ms"] = o.within.Milliseconds()
+	}
+	if r.tty != nil {
+		args["terminal"], args["env"] = r.tty.size(), append(args["env"].([]string), "TERM="+envOr("TERM", "xterm"))
 	}
 	h := session(r.session)
 	if o.egress {

@@ -121,6 +121,7 @@ func (s *Service) table() []route {
 		{get, "/api/v1/calls/:id", auth.Known, s.calls.State},
 		{get, "/api/v1/calls/:id/explanation", audit, s.calls.Explain},
 		{del, "/api/v1/calls/:id", auth.Calling.WithQuota(), s.calls.Cancel},
+		{post, "/api/v1/calls/:id/terminal", auth.Holds(token.Tools), s.calls.Terminal},
 		{post, "/api/v1/decide", decides, s.decide.Decide},
 		{post, "/api/v1/intents/:id/outcome", auth.Holds(token.Decide).WithReport(), s.decide.Report},
 		{post, "/api/v1/observations", auth.Holds(token.Decide).WithQuota(), s.observe.Record},

@@ -21,6 +21,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/terminal"
 )
 
 // heldCall is a call for held sandboxes that this instance has claimed, or that another
@@ -40,34 +41,36 @@ type heldCall struct {
 
 // heldArgs are the arguments of the calls for held sandboxes.
 type heldArgs struct {
-	Sandbox   string   `json:"sandbox"`
-	Image     string   `json:"image"`
-	Unpinned  bool     `json:"unpinned"`
-	CPUMillis int64    `json:"cpu_millis"`
-	MemoryMiB int64    `json:"memory_mib"`
-	Pids      int64    `json:"pids"`
-	DiskMiB   int64    `json:"disk_mib"`
-	IdleMS    int64    `json:"idle_ms"`
-	LifeMS    int64    `json:"life_ms"`
-	Command   []string `json:"command"`
-	Detach    bool     `json:"detach"`
-	Dir       string   `json:"dir"`
-	Env       []string `json:"env"`
-	Stdin     string   `json:"stdin"`
-	StdinFrom string   `json:"stdin_artifact"`
-	From      string   `json:"content_artifact"`
-	TimeoutMS int64    `json:"timeout_ms"`
-	Exec      string   `json:"exec"`
-	Stream    string   `json:"stream"`
-	Cursor    int64    `json:"cursor"`
-	Limit     int64    `json:"limit"`
-	WaitMS    int64    `json:"wait_ms"`
-	Path      string   `json:"path"`
-	Content   *string  `json:"content"`
-	Base64    bool     `json:"base64"`
-	Append    bool     `json:"append"`
-	Offset    int64    `json:"offset"`
-	Ended     bool     `json:"ended"`
+	Sandbox   string        `json:"sandbox"`
+	Image     string        `json:"image"`
+	Unpinned  bool          `json:"unpinned"`
+	CPUMillis int64         `json:"cpu_millis"`
+	MemoryMiB int64         `json:"memory_mib"`
+	Pids      int64         `json:"pids"`
+	DiskMiB   int64         `json:"disk_mib"`
+	IdleMS    int64         `json:"idle_ms"`
+	LifeMS    int64         `json:"life_ms"`
+	Command   []string      `json:"command"`
+	Detach    bool          `json:"detach"`
+	Dir       string        `json:"dir"`
+	Env       []string      `json:"env"`
+	Stdin     string        `json:"stdin"`
+	StdinFrom string        `json:"stdin_artifact"`
+	From      string        `json:"content_artifact"`
+	TimeoutMS int64         `json:"timeout_ms"`
+	Exec      string        `json:"exec"`
+	Stream    string        `json:"stream"`
+	Cursor    int64         `json:"cursor"`
+	Limit     int64         `json:"limit"`
+	WaitMS    int64         `json:"wait_ms"`
+	Path      string        `json:"path"`
+	Content   *string       `json:"content"`
+	Base64    bool          `json:"base64"`
+	Append    bool          `json:"append"`
+	Offset    int64         `json:"offset"`
+	Ended     bool          `json:"ended"`
+	KeyDigest string        `json:"key_digest"`
+	Terminal  *terminalSize `json:"terminal"`
 	workArgs
 }
 
@@ -150,7 +153,7 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 	b.touch(h.env.Emit.Now())
 	defer func() { b.touch(h.env.Emit.Now()) }()
 	do := map[string]func(context.Context, *heldCall, *box) execute.Result{
-		kindExec: h.exec, kindEgress: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate,
+		kindExec: h.exec, kindEgress: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate, kindAttach: h.attach,
 		kindCommand: runCommand, kindPython: runCommand, kindNode: runCommand, kindFSRead: fsRead, kindFSWrite: fsWrite, kindFSList: fsList, kindFSPatch: fsPatch, kindFSDelete: fsDelete,
 		kindGitCommit: gitCommit, kindGitDiff: gitDiff, kindGitLog: gitLog,
 		kindRepoFetch: repoFetch, kindRepoMap: repoMap, kindRepoPush: repoPush,
@@ -367,6 +370,9 @@ func begun(ctx context.Context, h *holder, c *heldCall) execute.Result {
 // exec runs a command, and waits for its end unless the call detaches it.
 func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
 	s := c.sandbox
+	if c.args.Terminal != nil && len(c.args.Stdin) > 0 {
+		return execute.Fail(contract.CodeInvalidInput, "stdin: leave it out, or terminal")
+	}
 	if res := begun(ctx, h, c); res.ErrorCode != "" {
 		return res
 	}
@@ -379,6 +385,9 @@ func (h *holder) exec(ctx context.Context, c *heldCall, b *box) execute.Result {
 		wall = min(wall, time.Duration(c.args.TimeoutMS)*time.Millisecond)
 	}
 	x := &execution{stdout: &held.Ring{Max: s.Data.OutputBytes}, stderr: &held.Ring{Max: s.Data.OutputBytes}, done: make(chan struct{})}
+	if c.args.Terminal != nil {
+		x.term = terminal.New(x.stdout)
+	}
 	var running context.Context
 	running, x.cancel = context.WithCancel(base)
 	b.add(c.id, x)
@@ -411,6 +420,7 @@ func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, 
 	if c.pipe != nil {
 		cmd.Input, cmd.Stdout = c.pipe, io.MultiWriter(x.stdout, c.pipe)
 	}
+	leave := x.connect(c, &cmd)
 	exit, timedOut := 0, false
 	err := c.files.write(ctx, &cmd, b)
 	if err == nil {
@@ -431,6 +441,7 @@ func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, 
 	recorded, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer stop()
 	h.stopped(recorded, c.sandbox, events.SandboxExecEnded{Exec: c.id, ExitCode: int64(x.exit), Status: x.status, StdoutBytes: x.stdout.Written(), StderrBytes: x.stderr.Written()})
+	leave()
 	close(x.done)
 }
 
@@ -439,7 +450,7 @@ func (h *holder) attend(ctx context.Context, c *heldCall, b *box, x *execution, 
 func logs(ctx context.Context, c *heldCall, b *box) execute.Result {
 	x := b.get(c.args.Exec)
 	if x == nil {
-		return execute.Fail(contract.CodeNotFound, "the output of command %s is not available: it never ran in sandbox %s, or a restart or later commands removed it", c.args.Exec, c.sandbox.ID)
+		return missingExec(c)
 	}
 	ring := x.stdout
 	if c.args.Stream == "stderr" {

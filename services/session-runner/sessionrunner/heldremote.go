@@ -96,6 +96,7 @@ func (h *holder) watch(ctx context.Context, instance string, lost func()) {
 // instances forward.
 func serveHeld(h *holder) {
 	serveView(h, h.env.Transport)
+	serveTerminals(h, h.env.Transport)
 	rpc.Serve(&rpc.Server{Transport: h.env.Transport}, events.SandboxCallQuery, func(ctx context.Context, q *events.SandboxCallRequest) (events.SandboxCallResult, error) {
 		c := &heldCall{tenant: transient.Tenant(ctx), actor: q.Actor, session: q.Session, id: q.CallID, kind: q.Kind, key: q.KeyID, wall: time.Duration(q.WallMS) * time.Millisecond}
 		key := [2]string{c.tenant, c.id}

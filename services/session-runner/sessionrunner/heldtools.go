@@ -38,6 +38,7 @@ const (
 	kindList      = "tool.sandbox.list"
 	kindKeepAlive = "tool.sandbox.keep_alive"
 	kindTerminate = "tool.sandbox.terminate"
+	kindAttach    = "tool.sandbox.attach"
 )
 
 // heldTier is the tier of held sandboxes.
@@ -85,11 +86,15 @@ var heldTools = []heldTool{
 		example: `{"command":["ls","-A","/work"]}`,
 		props: `"command":{"items":{"maxLength":65536,"type":"string"},"maxItems":256,"minItems":1,"type":"array"},"detach":{"default":false,"description":"return when the command has started","type":"boolean"},` +
 			`"dir":{"maxLength":4096,"type":"string"},"env":{"description":"NAME=value","items":{"maxLength":65536,"pattern":"^[^=]+=","type":"string"},"maxItems":256,"type":"array"},` + sandboxProp +
-			`,"stdin":{"maxLength":262144,"type":"string"}` + stdinFromProp + `,"timeout_ms":{"maximum":86400000,"minimum":1,"type":"integer"}`,
+			`,"stdin":{"maxLength":262144,"type":"string"}` + stdinFromProp + terminalProp + `,"timeout_ms":{"maximum":86400000,"minimum":1,"type":"integer"}`,
 		required: `"command"`, output: `"exec":{"type":"string"},"exit_code":{"type":"integer"},"status":{"type":"string"}`},
+	{kind: kindAttach, class: "E1", about: "Attaches the caller to the terminal of a command in a sandbox, for input and output, until it leaves or the command ends. Its input is not recorded, but the number of its bytes.",
+		example:  `{"exec":"x-0123456789","key_digest":"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"}`,
+		props:    `"exec":{"maxLength":64,"type":"string"},"key_digest":{"description":"SHA-256, in hexadecimal, of the key that the requests of this attachment present","pattern":"^[0-9a-f]{64}$","type":"string"},` + sandboxProp,
+		required: `"exec","key_digest"`, output: `"ended":{"type":"string"},"exit_code":{"type":"integer"},"input_bytes":{"type":"integer"},"output_bytes":{"type":"integer"},"output_sha256":{"type":"string"},"status":{"type":"string"}`},
 	{kind: kindEgress, class: "E2", ceiling: true, egress: true, about: "Runs a command in a sandbox, which may reach the permitted hosts meanwhile, and returns its exit code and output.",
 		example:  `{"command":["git","ls-remote","https://git.example.com/team/tides.git"]}`,
-		props:    commandProp + `,"dir":{"maxLength":4096,"type":"string"},"env":{"description":"NAME=value","items":{"maxLength":65536,"pattern":"^[^=]+=","type":"string"},"maxItems":256,"type":"array"},` + sandboxProp + stdinProps,
+		props:    commandProp + `,"dir":{"maxLength":4096,"type":"string"},"env":{"description":"NAME=value","items":{"maxLength":65536,"pattern":"^[^=]+=","type":"string"},"maxItems":256,"type":"array"},` + sandboxProp + terminalProp + stdinProps,
 		required: `"command"`, output: `"exec":{"type":"string"},"exit_code":{"type":"integer"},"status":{"type":"string"}`},
 	{kind: kindLogs, class: "E0", about: "Returns output of a command in a sandbox from a position on.",
 		example: `{"exec":"x-0123456789","stream":"stderr","wait_ms":1000}`,
@@ -174,6 +179,7 @@ const (
 	rootProp      = `"clone_path":{"default":"/work","description":"folder in the sandbox","maxLength":4096,"type":"string"},` + sandboxProp
 	stdinFromProp = `,"stdin_artifact":{"description":"id of an artifact of the caller, of at most 32 MiB, instead of stdin","maxLength":67,"type":"string"}`
 	stdinProps    = `,"stdin":{"maxLength":262144,"type":"string"}` + stdinFromProp + `,"timeout_ms":{"maximum":600000,"minimum":1,"type":"integer"}`
+	terminalProp  = `,"terminal":{"additionalProperties":false,"description":"size of the terminal that the command gets, for sandbox.attach; its standard error is then part of its standard output","properties":{"columns":{"maximum":1000,"minimum":1,"type":"integer"},"rows":{"maximum":1000,"minimum":1,"type":"integer"}},"required":["columns","rows"],"type":"object"}`
 	contentProp   = `"base64":{"default":false,"type":"boolean"},"content":{"maxLength":524288,"type":"string"},"content_artifact":{"description":"id of an artifact of the caller, of at most 32 MiB, instead of content","maxLength":67,"type":"string"},`
 	runOutput     = `"exit_code":{"type":"integer"},"stderr":{"type":"string"},"stdout":{"type":"string"},"truncated":{"type":"boolean"}`
 )

@@ -24,6 +24,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/pack"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
+	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/terminal"
 )
 
 // heldReader reads the events of held sandboxes.
@@ -68,6 +69,7 @@ const maxExecs = 64
 // closed.
 type execution struct {
 	stdout, stderr *held.Ring
+	term           *terminal.Terminal // nil without a terminal
 	cancel         context.CancelFunc
 	done           chan struct{}
 	status         string

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containerd/containerd"
@@ -24,6 +25,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/sandbox"
@@ -426,6 +428,39 @@ type Command struct {
 	Stderr io.Writer
 	Egress *sandbox.Egress // nil means no network
 	Bytes  *int64          // gets the number of bytes that Egress transferred; may be nil
+	// Terminal gives the command a terminal, whose output, Stdout, includes standard error; nil
+	// means none.
+	Terminal *Terminal
+}
+
+// Terminal is the terminal of a command. Started is called when the command has started; the
+// controls may be used until Exec has returned.
+type Terminal struct {
+	Columns, Rows uint32
+	Started       func(*Controls)
+}
+
+// Controls change the terminal of a command and signal the command.
+type Controls struct {
+	proc containerd.Process
+	rpc  context.Context
+}
+
+// Resize changes the size of the terminal, and so sends SIGWINCH to the program that uses it.
+func (c *Controls) Resize(columns, rows uint32) error { return c.proc.Resize(c.rpc, columns, rows) }
+
+// Signal sends a signal to the first process of the command.
+func (c *Controls) Signal(s syscall.Signal) error { return c.proc.Kill(c.rpc, s) }
+
+// console returns how containerd connects the command, whose process p gets the terminal's size.
+func (c *Command) console(p *specs.Process, stdin *closing, stdout, stderr *later) cio.Opt {
+	if c.Terminal == nil {
+		return cio.WithStreams(stdin, stdout, stderr)
+	}
+	p.Terminal, p.ConsoleSize = true, &specs.Box{Width: uint(c.Terminal.Columns), Height: uint(c.Terminal.Rows)}
+	return func(o *cio.Streams) {
+		o.Stdin, o.Stdout, o.Terminal = stdin, stdout, true
+	}
 }
 
 // Exec runs a command and waits until it has ended. The command is killed when ctx is
@@ -463,7 +498,7 @@ func (h *Held) Exec(ctx context.Context, c Command) (exit int, timedOut bool, er
 		input = io.MultiReader(input, c.Input)
 	}
 	stdin := &closing{r: input, eof: make(chan struct{})}
-	proc, err := h.task.Exec(rpc, c.ID, &p, cio.NewCreator(cio.WithStreams(stdin, stdout, stderr), cio.WithFIFODir(h.r.fifoDir)))
+	proc, err := h.task.Exec(rpc, c.ID, &p, cio.NewCreator(c.console(&p, stdin, stdout, stderr), cio.WithFIFODir(h.r.fifoDir)))
 	if err != nil {
 		return 0, false, fmt.Errorf("exec: %w", err)
 	}
@@ -480,6 +515,9 @@ func (h *Held) Exec(ctx context.Context, c Command) (exit int, timedOut bool, er
 	}
 	if err := proc.Start(rpc); err != nil {
 		return 0, false, fmt.Errorf("start: %w", err)
+	}
+	if c.Terminal != nil {
+		c.Terminal.Started(&Controls{proc, rpc})
 	}
 	go func() {
 		<-stdin.eof
