@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -27,6 +30,7 @@ func TestTerminal(t *testing.T) {
 				m.StartService("session-runner-b", "session-runner")
 			}
 			terminalRuns(t, m)
+			terminalRefuses(t, m)
 			if name == "processes" {
 				terminalSurvives(t, m)
 			}
@@ -118,6 +122,119 @@ func terminalRuns(t *testing.T, m *harness.Mesh) {
 	if out := cli(t, m, "sandbox", "list"); strings.Contains(out, "sb-") {
 		t.Errorf("sandboxes remain: %s", out)
 	}
+}
+
+// terminalRefuses checks that nothing but a request of the principal of a running call of
+// sandbox.attach, with the key whose digest is on the ledger, reads or writes a terminal; that a
+// client that reads slowly gets the newest output, of which a bounded part is cached; and that a
+// second terminal takes the place of the first one, and may leave the command running.
+func terminalRefuses(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	createTenants(t, m)
+	h := &heldMesh{t, m}
+	box := fmt.Sprint(h.must("s-tty", "create", `{"image":"shell","memory_mib":64}`)["sandbox"])
+	exec := fmt.Sprint(h.must("s-tty", "exec", `{"command":["sh"],"detach":true,"env":["PS1=ready> "],"terminal":{"columns":80,"rows":24}}`)["exec"])
+	const key = "the key of the client"
+	sum := sha256.Sum256([]byte(key))
+	digest := hex.EncodeToString(sum[:])
+	args := func(exec string) string {
+		return fmt.Sprintf(`{"sandbox":%q,"exec":%q,"key_digest":%q}`, box, exec, digest)
+	}
+	bob := m.TokenFor("bob", "tools:call")
+	for what, token := range map[string]string{"another principal": bob, "another tenant": tenantToken(t, m, shopProd, "admin", "tools:call")} {
+		if status, _, body := h.call(token, "s-tty", "attach", args(exec)); status/100 != 4 || !strings.Contains(body, contract.CodeNotFound) {
+			t.Errorf("%s attaches: %d %s", what, status, body)
+		}
+	}
+	if status, _, body := h.call("", "s-tty", "attach", args(fmt.Sprint(h.must("s-tty", "exec", `{"command":["sleep","60"],"detach":true}`)["exec"]))); status != 400 || !strings.Contains(body, "no terminal") {
+		t.Errorf("attaches to a command without a terminal: %d %s", status, body)
+	}
+	r, err := m.DoHeader(t.Context(), "POST", "/api/v1/packs/sandbox.attach", args(exec), map[string]string{"X-Binnacle-Session": "s-tty", "Prefer": "respond-async"})
+	if err != nil || r.Status != 202 {
+		t.Fatal(r, err)
+	}
+	var made struct {
+		CallID string `json:"call_id"`
+	}
+	if err := json.Unmarshal(r.Body, &made); err != nil {
+		t.Fatal(err)
+	}
+	type state struct {
+		Data          []byte
+		Cursor, N     int64
+		Skipped       int64
+		Attached      bool
+		Reason, Error any
+	}
+	use := func(token, call, more string) (status int, s state, body string) {
+		t.Helper()
+		header := map[string]string{}
+		if token != "" {
+			header["Authorization"] = "Bearer " + token
+		}
+		r, err := m.DoHeader(t.Context(), "POST", "/api/v1/calls/"+call+"/terminal", `{"sandbox":"`+box+`",`+more+`}`, header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = json.Unmarshal(r.Body, &s)
+		return r.Status, s, string(r.Body)
+	}
+	good := `"cursor":0,"key":"` + key + `","limit":65536`
+	if status, s, body := use("", made.CallID, good+`,"wait_ms":5000`); status != 200 || !s.Attached || !strings.Contains(string(s.Data), "ready> ") {
+		t.Fatal(status, body)
+	}
+	for what, x := range map[string]struct {
+		token, call, more string
+		status            int
+	}{
+		"another principal":   {bob, made.CallID, good, 404},
+		"another tenant":      {tenantToken(t, m, shopProd, "admin", "tools:call"), made.CallID, good, 404},
+		"no scope for tools":  {m.TokenFor("admin", "llm:call"), made.CallID, good, 403},
+		"no credential":       {"none", made.CallID, good, 401},
+		"the digest as a key": {"", made.CallID, `"cursor":0,"key":"` + digest + `","limit":9`, 404},
+		"another call":        {"", exec, good, 404},
+		"a number too high":   {"", made.CallID, good + `,"n":2,"data":"YQ=="`, 400},
+		"another signal":      {"", made.CallID, good + `,"n":1,"signal":"KILL"`, 400},
+		"too much input":      {"", made.CallID, good + `,"n":1,"data":"` + strings.Repeat("YWFh", 22000) + `"`, 400},
+	} {
+		if status, s, body := use(x.token, x.call, x.more); status != x.status || len(s.Data) > 0 {
+			t.Errorf("%s: %d %s", what, status, body)
+		}
+	}
+	input := base64.StdEncoding.EncodeToString([]byte("i=0; while [ $i -lt 40000 ]; do i=$((i+1)); echo $i aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done; echo all''lines\r"))
+	for range 2 { // the second request is a repetition
+		if status, s, body := use("", made.CallID, `"cursor":0,"key":"`+key+`","n":1,"data":"`+input+`"`); status != 200 || s.N != 1 {
+			t.Fatal(status, body)
+		}
+	}
+	skipped, last := int64(0), ""
+	eventually(t, "the slow client has the newest output", time.Minute, func() bool {
+		time.Sleep(time.Second)
+		_, s, _ := use("", made.CallID, fmt.Sprintf(`"cursor":%d,"key":%q,"limit":65536,"wait_ms":1000`, skipped, key))
+		skipped, last = s.Cursor, string(s.Data)
+		return s.Skipped > 500_000 || strings.Contains(last, "alllines")
+	})
+	x := m.OnTerminal("sandbox", "attach", box)
+	at := x.Shows(0, "alllines\r\n")
+	if n := len(x.Text()); n > 1<<20+4096 {
+		t.Errorf("%d bytes were cached", n)
+	}
+	if status, s, body := use("", made.CallID, good+`,"n":2,"data":"YQ=="`); status != 200 || s.Attached || s.Reason != "displaced" || s.N != 1 {
+		t.Errorf("the first client: %d %s", status, body)
+	}
+	x.Type("echo fr''om here\r")
+	x.Shows(at, "from here")
+	x.Type("\r~.")
+	if code := x.Exit(); code != 0 {
+		t.Errorf("leaves with code %d", code)
+	}
+	x = m.OnTerminal("sandbox", "attach", box, exec)
+	x.Shows(0, "from here")
+	x.Type("exit 9\r")
+	if code := x.Exit(); code != 9 {
+		t.Errorf("exit code %d", code)
+	}
+	h.must("s-tty", "terminate", `{"sandbox":"`+box+`"}`)
 }
 
 // attachments returns the number of bytes of input and the output of all attachments in the session

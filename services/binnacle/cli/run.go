@@ -347,9 +347,19 @@ func (r *agentRun) missing(ctx context.Context, call string, err error) error {
 	case s.ReceiptID == "":
 		return nil
 	case s.Status != contract.Succeeded:
-		return fail(exitFailed, "the call ended: %s %s: %s (receipt %s)", s.Status, s.ErrorCode, s.Error, s.ReceiptID)
+		return s.ended()
 	}
 	return err
+}
+
+// callEnded is the error for a call that did not succeed.
+type callEnded struct{ error }
+
+func (e *callEnded) Unwrap() error { return e.error }
+
+// ended returns the error for a call that did not succeed.
+func (s *jobState) ended() error {
+	return &callEnded{fail(exitFailed, "the call ended: %s %s: %s (receipt %s)", s.Status, s.ErrorCode, s.Error, s.ReceiptID)}
 }
 
 // bring writes a patch with the changes that the command made, if there are any, and with --apply

@@ -72,8 +72,10 @@ func (r *agentRun) interact(ctx context.Context, exec string) (*ranCommand, erro
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(ttyGrace, func() { cancel(errors.New("the command did not end after a signal")) })
 	})()
-	if err := r.running(life, exec); err != nil {
-		return nil, err
+	if exec != "" {
+		if err := r.running(life, exec); err != nil {
+			return nil, err
+		}
 	}
 	state, err := term.MakeRaw(int(r.tty.in.Fd()))
 	if err != nil {
@@ -120,7 +122,7 @@ func (r *agentRun) running(ctx context.Context, call string) error {
 				return err
 			}
 		case s.ReceiptID != "" && s.Status != contract.Succeeded:
-			return fail(exitFailed, "the call ended: %s %s: %s (receipt %s)", s.Status, s.ErrorCode, s.Error, s.ReceiptID)
+			return s.ended()
 		case s.ReceiptID != "", s.Status == "running":
 			return nil
 		}
@@ -196,7 +198,10 @@ func (a *attached) begin(ctx context.Context) error {
 	var doc struct {
 		CallID string `json:"call_id"`
 	}
-	args := map[string]any{"sandbox": a.run.sandbox, "exec": a.exec, "key_digest": hex.EncodeToString(digest[:])}
+	args := map[string]any{"sandbox": a.run.sandbox, "key_digest": hex.EncodeToString(digest[:])}
+	if a.exec != "" {
+		args["exec"] = a.exec
+	}
 	_, err := a.post(ctx, "/api/v1/calls", map[string]any{"kind": "tool.sandbox.attach", "tool": "sandbox.attach", "args": args}, h, &doc)
 	a.call = doc.CallID
 	return err
@@ -224,7 +229,10 @@ func (a *attached) do(ctx context.Context, q *remoteterm.Request) (*remoteterm.S
 // gateway restarts, or the call does not run yet.
 func (a *attached) retry(err error) bool {
 	var refused *exitError
-	if errors.Is(err, errNotYet) || !errors.As(err, &refused) {
+	switch {
+	case errors.As(err, new(*callEnded)):
+		return false
+	case errors.Is(err, errNotYet), !errors.As(err, &refused):
 		return true
 	}
 	code := fmt.Sprint(refused.doc["code"])

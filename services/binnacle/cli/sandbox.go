@@ -27,7 +27,7 @@ func newSandboxCmd(c *env) *cobra.Command {
 		Long: `Create and use sandboxes that outlive a call: containers without a network, for the
 calls of one session. Each command is a governed call with a receipt.`,
 		Example: "  binnacle sandbox create shell --session s-tour\n  binnacle sandbox exec sb-ABC -- sh -c 'echo hi'\n  binnacle sandbox list",
-	}, newSandboxCreateCmd(c), newSandboxExecCmd(c), newSandboxLogsCmd(c), newSandboxCopyCmd(c), newSandboxListCmd(c),
+	}, newSandboxCreateCmd(c), newSandboxExecCmd(c), newSandboxAttachCmd(c), newSandboxLogsCmd(c), newSandboxCopyCmd(c), newSandboxListCmd(c),
 		newSandboxUseCmd(c, "keep-alive", "Start the idle time of a sandbox again", "sandbox.keep_alive"),
 		newSandboxUseCmd(c, "terminate", "End a sandbox and remove its container", "sandbox.terminate"))
 }
@@ -184,6 +184,36 @@ the hosts that the configuration names and policy permits.`,
 	cmd.MarkFlagsMutuallyExclusive("detach", "egress")
 	f.DurationVar(&timeout, "within", 0, "time after which it is killed; 0 is what policy permits")
 	return cmd
+}
+
+func newSandboxAttachCmd(c *env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "attach SANDBOX [EXEC]",
+		Short: "Connect this terminal to that of a command in a sandbox",
+		Long: `Connect this terminal to that of a command in a sandbox, which 'binnacle run' has started:
+the newest one, or EXEC. Another terminal that is connected to it is disconnected. The output
+begins with what is still cached. Enter ~ . leaves the command running. Exits with the
+command's exit code.`,
+		Example:           "  binnacle sandbox attach sb-ABC",
+		Args:              takes(1, 2),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, pos []string) error {
+			t, err := (&runOptions{terminal: true}).tty(c)
+			if err != nil {
+				return err
+			}
+			in, err := sandboxSession(cmd.Context(), c, pos[0])
+			if err != nil {
+				return err
+			}
+			r := &agentRun{env: c, session: in, sandbox: pos[0], tty: t}
+			done, err := r.interact(cmd.Context(), strings.Join(pos[1:], ""))
+			if err != nil || done.Status == "running" {
+				return err
+			}
+			return done.failed()
+		},
+	}
 }
 
 func newSandboxLogsCmd(c *env) *cobra.Command {

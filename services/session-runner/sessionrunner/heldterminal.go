@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,11 +47,16 @@ func (x *execution) connect(c *heldCall, cmd *containerd.Command) (leave func())
 // attach attaches the caller to the terminal of a command until the caller leaves, another call
 // attaches to it, the command has ended or the time of the call has passed.
 func (h *holder) attach(ctx context.Context, c *heldCall, b *box) execute.Result {
+	if c.args.Exec == "" {
+		c.args.Exec = b.newest()
+	}
 	x := b.get(c.args.Exec)
-	for end := time.Now().Add(attachWithin); x == nil && time.Now().Before(end) && ctx.Err() == nil; x = b.get(c.args.Exec) {
+	for end := time.Now().Add(attachWithin); x == nil && c.args.Exec != "" && time.Now().Before(end) && ctx.Err() == nil; x = b.get(c.args.Exec) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	switch {
+	case c.args.Exec == "":
+		return execute.Fail(contract.CodeNotFound, "no command of sandbox %s has a terminal", c.sandbox.ID)
 	case x == nil:
 		return missingExec(c)
 	case x.term == nil:
@@ -61,6 +67,18 @@ func (h *holder) attach(ctx context.Context, c *heldCall, b *box) execute.Result
 	r := a.Report()
 	return output(map[string]any{"exec": c.args.Exec, "sandbox": c.sandbox.ID, "status": r.Status, "exit_code": r.ExitCode, "ended": r.Ended,
 		"input_bytes": r.In, "output_bytes": r.Out, "output_sha256": r.Sum, "stdout": strings.ToValidUTF8(string(r.Kept), "\uFFFD"), "truncated": r.Out > int64(len(r.Kept))})
+}
+
+// newest returns the id of the newest command with a terminal, or "".
+func (b *box) newest() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range slices.Backward(b.order) {
+		if b.execs[id].term != nil {
+			return id
+		}
+	}
+	return ""
 }
 
 // stay waits for the end of an attachment.
