@@ -105,7 +105,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 		"judge":          {"body": services.Executors(), "health": {"gateway"}},
 		"llm-router":     {"models": {"gateway"}, "stored_response": {"gateway"}, "spend": {"gateway"}, "view": {"gateway"}},
 		"policy":         {"approvals": {"gateway"}, "identities": {"gateway"}, "keys": {"gateway"}, "policies": {"gateway"}, "view": {"gateway"}},
-		"session-runner": {"health": {"gateway"}, "server_start": {"mcp-router"}, "server_write": {"mcp-router"}},
+		"session-runner": {"health": {"gateway"}, "terminal": {"gateway", "session-runner"}, "server_start": {"mcp-router"}, "server_write": {"mcp-router"}},
 		"vault-broker":   {"content_keys": {"audit", "gateway", "judge", "llm-router", "mcp-router", "policy", "session-runner", "work"}, "health": {"gateway"}, "value_mac": {"gateway"}},
 	}
 	s := newSpy(t, m)

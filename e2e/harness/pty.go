@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -92,11 +93,18 @@ func (x *Terminal) Signal(s syscall.Signal) {
 	}
 }
 
-// Text returns all output so far.
+// movement matches the sequences that move the cursor to a column, which programs send instead of
+// spaces; sequence matches every other control sequence, also one that has not arrived as a whole.
+var (
+	movement = regexp.MustCompile(`\x1b\[[0-9]*[CG]`)
+	sequence = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*([@-~]|$)|\][^\a\x1b]*(\a|\x1b\\|\x1b?$)|[()].|[^\[\]()]|$)`)
+)
+
+// Text returns all output so far as text, without control sequences.
 func (x *Terminal) Text() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.seen.String()
+	return sequence.ReplaceAllString(movement.ReplaceAllString(x.seen.String(), " "), "")
 }
 
 // Shows waits until the output after the position from contains a text, and returns the position
