@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
@@ -270,23 +271,14 @@ func agentOnTerminal(t *testing.T, m *harness.Mesh, model *harness.Scripted, sho
 	x := m.OnTerminal("run", "--session", "s-agent", "--workspace", shop, "--patch", patch, "--env", "ANTHROPIC_BASE_URL="+m.URL(), "--env", "ANTHROPIC_AUTH_TOKEN=the-broker-adds-it",
 		"--env", "ANTHROPIC_CUSTOM_HEADERS=X-Binnacle-Session: s-agent", "--env", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "--env", "DISABLE_AUTOUPDATER=1",
 		"--", "claude", "--model", agentModel)
-	at := x.Shows(0, "Choose the text style")
-	x.Type("\r")
-	at = x.Shows(at, "Press Enter to continue")
-	x.Type("\r")
-	at = x.Shows(at, "configures hooks")
-	at = x.Shows(at, "Enter to confirm")
-	x.Type("\x1b[B")
-	at = x.Shows(at, "❯ Yes")
-	x.Type("\r")
-	at = x.Shows(at, "? for shortcuts")
-	x.Type(terminalPrompt)
-	at = x.Shows(at, "file c.")
-	x.Type("\r")
-	at = x.Shows(at, "finished")
-	x.Type("/exit")
-	x.Shows(at, "exit")
-	x.Type("\r")
+	at := 0
+	for _, step := range [][2]string{ // what the agent shows, and then the keys
+		{"Choose the text style", "\r"}, {"Press Enter to continue", "\r"}, {"Enter to confirm", "\x1b[B"}, {"❯ Yes", "\r"},
+		{"? for shortcuts", terminalPrompt}, {"file c.", "\r"}, {"finished", "/exit"}, {"/exit", "\r"}} {
+		at = x.Shows(at, step[0])
+		time.Sleep(500 * time.Millisecond) // keys that arrive while the agent draws are lost
+		x.Type(step[1])
+	}
 	if code := x.Exit(); code != 0 {
 		t.Errorf("exit code %d: %s", code, x.Text())
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -39,15 +40,15 @@ func (o *runOptions) tty(c *env) (*tty, error) {
 		return nil, nil
 	case o.terminal && !output.Terminal(in):
 		return nil, fail(exitUsage, "--terminal: standard input is not a terminal; leave the flag out")
-	case o.terminal, output.Terminal(in) && c.toTerminal() && !c.structured():
+	case o.terminal, output.Terminal(in) && toTerminal(c.out) && !c.structured():
 		return &tty{in}, nil
 	}
 	return nil, nil
 }
 
-// toTerminal reports whether standard output is a terminal.
-func (c *env) toTerminal() bool {
-	w, ok := c.out.(*written)
+// toTerminal reports whether the output of a command is a terminal.
+func toTerminal(out io.Writer) bool {
+	w, ok := out.(*written)
 	return ok && output.Terminal(w.w)
 }
 

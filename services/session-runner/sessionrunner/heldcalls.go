@@ -153,7 +153,7 @@ func (h *holder) local(ctx context.Context, c *heldCall) execute.Result {
 	b.touch(h.env.Emit.Now())
 	defer func() { b.touch(h.env.Emit.Now()) }()
 	do := map[string]func(context.Context, *heldCall, *box) execute.Result{
-		kindExec: h.exec, kindEgress: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate, kindAttach: h.attach,
+		kindExec: h.exec, kindEgress: h.exec, kindLogs: logs, kindWrite: writeFile, kindRead: readFile, kindFiles: listFiles, kindKeepAlive: h.keepAlive, kindTerminate: h.terminate, kindAttach: attachTerminal,
 		kindCommand: runCommand, kindPython: runCommand, kindNode: runCommand, kindFSRead: fsRead, kindFSWrite: fsWrite, kindFSList: fsList, kindFSPatch: fsPatch, kindFSDelete: fsDelete,
 		kindGitCommit: gitCommit, kindGitDiff: gitDiff, kindGitLog: gitLog,
 		kindRepoFetch: repoFetch, kindRepoMap: repoMap, kindRepoPush: repoPush,

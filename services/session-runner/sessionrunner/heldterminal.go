@@ -44,9 +44,9 @@ func (x *execution) connect(c *heldCall, cmd *containerd.Command) (leave func())
 	return func() { x.term.End(x.status, x.exit) }
 }
 
-// attach attaches the caller to the terminal of a command until the caller leaves, another call
+// attachTerminal attaches the caller to the terminal of a command until the caller leaves, another call
 // attaches to it, the command has ended or the time of the call has passed.
-func (h *holder) attach(ctx context.Context, c *heldCall, b *box) execute.Result {
+func attachTerminal(ctx context.Context, c *heldCall, b *box) execute.Result {
 	if c.args.Exec == "" {
 		c.args.Exec = b.newest()
 	}
@@ -63,7 +63,7 @@ func (h *holder) attach(ctx context.Context, c *heldCall, b *box) execute.Result
 		return execute.Fail(contract.CodeInvalidInput, "exec: command %s has no terminal", c.args.Exec)
 	}
 	a := x.term.Attach(c.id, c.actor, c.args.KeyDigest)
-	h.stay(ctx, c, a, x.term)
+	stay(ctx, c, a, x.term)
 	r := a.Report()
 	return output(map[string]any{"exec": c.args.Exec, "sandbox": c.sandbox.ID, "status": r.Status, "exit_code": r.ExitCode, "ended": r.Ended,
 		"input_bytes": r.In, "output_bytes": r.Out, "output_sha256": r.Sum, "stdout": strings.ToValidUTF8(string(r.Kept), "\uFFFD"), "truncated": r.Out > int64(len(r.Kept))})
@@ -82,7 +82,7 @@ func (b *box) newest() string {
 }
 
 // stay waits for the end of an attachment.
-func (h *holder) stay(ctx context.Context, c *heldCall, a *terminal.Attachment, t *terminal.Terminal) {
+func stay(ctx context.Context, c *heldCall, a *terminal.Attachment, t *terminal.Terminal) {
 	limit, tick := time.NewTimer(c.wall), time.NewTicker(time.Second)
 	defer limit.Stop()
 	defer tick.Stop()

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/held"
 )
 
@@ -30,12 +31,12 @@ const (
 
 // Values of State.Ended and Report.Ended.
 const (
-	Left      = "left"      // the client detached
-	Displaced = "displaced" // a later call attached to the terminal
-	Silent    = "silent"    // the client sent no request for a long time
-	Time      = "time"      // the call of the attachment had its maximum time
-	Cancelled = "cancelled" // the call of the attachment was cancelled
-	Command   = "command"   // the command ended
+	Left      = "left"             // the client detached
+	Displaced = "displaced"        // a later call attached to the terminal
+	Silent    = "silent"           // the client sent no request for a long time
+	Time      = "time"             // the call of the attachment had its maximum time
+	Cancelled = contract.Cancelled // the call of the attachment was cancelled
+	Command   = "command"          // the command ended
 )
 
 // Errors of Do.
