@@ -274,7 +274,7 @@ func agentOnTerminal(t *testing.T, m *harness.Mesh, model *harness.Scripted, sho
 	at := 0
 	for _, step := range [][2]string{ // what the agent shows, and then the keys
 		{"Choose the text style", "\r"}, {"Press Enter to continue", "\r"}, {"Enter to confirm", "\x1b[B"}, {"❯ Yes", "\r"},
-		{"? for shortcuts", terminalPrompt}, {"file c.", "\r"}, {"finished", "/exit"}, {"/exit", "\r"}} {
+		{"auto mode on", terminalPrompt}, {"file c.", "\r"}, {"finished", "/exit"}, {"/exit", "\r"}} {
 		at = x.Shows(at, step[0])
 		time.Sleep(500 * time.Millisecond) // keys that arrive while the agent draws are lost
 		x.Type(step[1])

@@ -54,6 +54,7 @@ var wrongBodies = map[string][]wrong{
 		{`{"status":"failed","error_code":"` + strings.Repeat("x", 129) + `"}`, "/error_code"}, {`{"status":"failed","error_message":"` + strings.Repeat("x", 1001) + `"}`, "/error_message"},
 	},
 	"POST /api/v1/observations":          wrongObservations,
+	"POST /api/v1/calls/:id/terminal":    {{`{"n":"1"}`, "/n"}, {`{"data":"%"}`, "/data"}, {`{"key":1}`, "/key"}, {`{"x":1}`, "/x"}},
 	"POST /api/v1/approvals/:call/votes": {{`{"vote":true}`, "/vote"}, {`{"vote":"grant","reason":"x","call_id":"c"}`, "/call_id"}, {`{"vote":"grant","vote":"deny"}`, "/vote"}},
 	"POST /api/v1/evidence/export":       {{`{}`, "/session_id"}, {`{"session_id":1}`, "/session_id"}, {`{"session_id":"s-x","format":"zip"}`, "/format"}, {`{"session":"s-x"}`, "/session"}},
 	"POST /api/v1/evidence/verify":       {{``, "body"}},

@@ -180,7 +180,7 @@ func exchange(ctx context.Context, a *terminal.Attachment, q *events.TerminalReq
 // wrong returns the error for an invalid member of a query.
 func wrong(member string, err error) error {
 	e := rpc.Errorf(contract.CodeInvalidInput, "%s: %v", member, err)
-	e.Param = member
+	e.Param = "/" + member // of the body of the request
 	return e
 }
 
