@@ -5,12 +5,10 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,33 +23,35 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
 
-// siem is a receiver of a security team: over syslog with TLS (RFC 5425) or over HTTPS. It ends without
-// a trace of what it has not stored, and starts again at its address.
+// siem is a receiver of a security team: over syslog with TLS (RFC 5425), over HTTPS, or rsyslog over
+// RELP with TLS. It ends without a trace of what it has not stored, and starts again at its address.
 type siem struct {
 	t      *testing.T
 	addr   string
-	cert   *tls.Config
+	dir    string // with cert.pem and key.pem
+	cert   tls.Certificate
 	schema *jsonschema.Schema
-	serve  func(s *siem, l net.Listener) (end func())
+	serve  func(s *siem) (end func())
 	end    func()
+	stored string // file with the events that rsyslog has stored
 
 	mu  sync.Mutex
 	ids map[string]bool
 }
 
-// start starts the receiver at its address.
-func (s *siem) start() {
+// listen returns a listener at the receiver's address.
+func (s *siem) listen() (l net.Listener) {
 	s.t.Helper()
-	var l net.Listener
 	eventually(s.t, "the address is free", 10*time.Second, func() (ok bool) {
 		var err error
-		l, err = net.Listen("tcp", s.addr)
+		l, err = tls.Listen("tcp", s.addr, &tls.Config{Certificates: []tls.Certificate{s.cert}})
 		return err == nil
 	})
-	s.end = s.serve(s, tls.NewListener(l, s.cert))
+	return l
 }
 
 // store stores the document of an event, which must be valid by the schema.
@@ -78,6 +78,14 @@ func (s *siem) store(line []byte) {
 
 // missing returns the ids that were not stored.
 func (s *siem) missing(ids []string) []string {
+	if s.stored != "" {
+		b, _ := os.ReadFile(s.stored) // it does not exist before the first event
+		for line := range bytes.Lines(b) {
+			if bytes.HasSuffix(line, []byte("\n")) {
+				s.store(line)
+			}
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return s.ids[id] })
@@ -85,7 +93,8 @@ func (s *siem) missing(ids []string) []string {
 
 // overSyslog reads messages that have their length before them. When it ends, it closes connections
 // without reading what has arrived.
-func overSyslog(s *siem, l net.Listener) (end func()) {
+func overSyslog(s *siem) (end func()) {
+	l := s.listen()
 	var mu sync.Mutex
 	var open []net.Conn
 	go func() {
@@ -127,7 +136,8 @@ func overSyslog(s *siem, l net.Listener) (end func()) {
 
 // overHTTPS stores the lines of requests. The first request after each start is read and fails, as if
 // the receiver had ended before it stored the lines.
-func overHTTPS(s *siem, l net.Listener) (end func()) {
+func overHTTPS(s *siem) (end func()) {
+	l := s.listen()
 	var first sync.Once
 	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)
@@ -141,6 +151,41 @@ func overHTTPS(s *siem, l net.Listener) (end func()) {
 	})}
 	go func() { _ = srv.Serve(l) }()
 	return func() { _ = srv.Close() }
+}
+
+// overRELP runs rsyslog, which confirms an event once it has written it, and is ended by SIGKILL.
+func overRELP(s *siem) (end func()) {
+	root := filepath.Join(harness.Root(), ".cache/rsyslog/usr")
+	if _, err := os.Stat(root); err != nil {
+		s.t.Fatal("rsyslog is missing; scripts/rsyslog downloads it")
+	}
+	s.stored = filepath.Join(s.dir, "events.jsonl")
+	_, port, _ := strings.Cut(s.addr, ":")
+	conf := filepath.Join(s.dir, "rsyslog.conf")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, `global(workDirectory=%q maxMessageSize="256k")
+module(load="imrelp" tls.tlslib="openssl")
+template(name="event" type="string" string="%%msg%%\n")
+ruleset(name="events" queue.type="Direct") { action(type="omfile" file=%q template="event") }
+input(type="imrelp" address="127.0.0.1" port=%q ruleset="events" maxDataSize="256k" tls="on" tls.mycert=%q tls.myprivkey=%q)
+`, s.dir, s.stored, port, filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem")), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	lib := filepath.Join(root, "lib/x86_64-linux-gnu")
+	var out bytes.Buffer
+	cmd := exec.Command(filepath.Join(root, "sbin/rsyslogd"), "-n", "-f", conf, "-i", filepath.Join(s.dir, "pid"), "-M", filepath.Join(lib, "rsyslog"))
+	cmd.Env, cmd.Stdout, cmd.Stderr = []string{"LD_LIBRARY_PATH=" + lib}, &out, &out
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = os.Remove(filepath.Join(s.dir, "pid"))
+		if s.t.Failed() {
+			s.t.Logf("rsyslog: %s", out.String())
+		}
+	})
+	return end
 }
 
 // forwarder starts `binnacle forward` and returns a function that kills it.
@@ -157,16 +202,24 @@ func forwarder(t *testing.T, m *harness.Mesh, to, ca, cursor string) (kill func(
 	})
 }
 
-// TestForwardRestarts shows that every event is delivered over syslog with TLS and over HTTPS, as a
-// document that is valid by the schema of OCSF's class, although the receivers end and lose what they
-// have not stored, `binnacle forward` is killed, and the mesh is killed.
+// TestForwardRestarts shows that every event is delivered over syslog with TLS, over HTTPS and to rsyslog
+// over RELP with TLS, as a document that is valid by the schema of OCSF's class, although the receivers
+// end and lose what they have not stored, `binnacle forward` is killed, and the mesh is killed: its one
+// process or, with one process per service, the gateway, audit and the NATS server.
 func TestForwardRestarts(t *testing.T) {
-	m := harness.One(t, harness.Options{Noop: true})
-	own := httptest.NewTLSServer(nil) // for its certificate
-	defer own.Close()
+	for name, start := range harness.Topologies {
+		t.Run(name, func(t *testing.T) { forwardRestarts(t, start) })
+	}
+}
+
+// forwardRestarts runs the checks of TestForwardRestarts on a topology.
+func forwardRestarts(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) {
+	m := start(t, harness.Options{Noop: true})
 	dir := t.TempDir()
-	ca := filepath.Join(dir, "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate().Raw}), 0o600); err != nil {
+	ca := filepath.Join(dir, "cert.pem")
+	certs.Write(t, ca, filepath.Join(dir, "key.pem"), "receiver")
+	pair, err := tls.LoadX509KeyPair(ca, filepath.Join(dir, "key.pem"))
+	if err != nil {
 		t.Fatal(err)
 	}
 	schema, err := jsonschema.NewCompiler().Compile(filepath.Join(harness.Root(), "services/binnacle/ocsf/testdata/api_activity.json"))
@@ -174,9 +227,11 @@ func TestForwardRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	receivers, kills := map[string]*siem{}, map[string]func(){}
-	for scheme, serve := range map[string]func(*siem, net.Listener) func(){"syslog+tls": overSyslog, "https": overHTTPS} {
-		receivers[scheme] = &siem{t: t, addr: ports.Free(t), cert: &tls.Config{Certificates: own.TLS.Certificates}, schema: schema, serve: serve, ids: map[string]bool{}}
-		receivers[scheme].start()
+	for scheme, serve := range map[string]func(*siem) func(){"syslog+tls": overSyslog, "https": overHTTPS, "relp+tls": overRELP} {
+		receivers[scheme] = &siem{t: t, addr: ports.Free(t), dir: dir, cert: pair, schema: schema, serve: serve, ids: map[string]bool{}}
+	}
+	for _, s := range receivers {
+		s.end = s.serve(s)
 	}
 	forward := func() {
 		for scheme, s := range receivers {
@@ -216,7 +271,7 @@ func TestForwardRestarts(t *testing.T) {
 	}
 	calls(5)
 	for _, s := range receivers {
-		s.start()
+		s.end = s.serve(s)
 	}
 	calls(5)
 	delivered("after the receivers had ended")
@@ -225,7 +280,16 @@ func TestForwardRestarts(t *testing.T) {
 	forward()
 	wg.Wait()
 	delivered("after the forwarders were killed")
-	m.Restart("binnacle")
+	killed := []string{"binnacle"}
+	if m.Name == "processes" {
+		killed = []string{"nats", "gateway", "audit"}
+	}
+	for _, name := range killed {
+		m.Kill(name)
+	}
+	for _, name := range killed {
+		m.Restart(name)
+	}
 	m.WaitReady()
 	calls(5)
 	delivered("after the mesh was killed")

@@ -30,12 +30,13 @@ func newForwardCmd(c *env) *cobra.Command {
 		Use:   "forward --to TARGET --cursor FILE",
 		Short: "Deliver events to a security team's system, as OCSF",
 		Long: `Deliver the events of the ledger to TARGET, as events of OCSF's class API Activity:
-https://HOST/PATH, syslog+tls://HOST:PORT, syslog+tcp://HOST:PORT, or file:PATH.
+https://HOST/PATH, relp+tls://HOST:PORT, relp+tcp://HOST:PORT, syslog+tls://HOST:PORT,
+syslog+tcp://HOST:PORT, or file:PATH. Syslog receivers confirm events over RELP only.
 The position is stored in a file after each delivery, so that every event is
 delivered at least once, with the same id each time. Without --follow, the command
 ends at the end of the ledger. It needs a token with the scope audit:read.`,
 		Example: "  binnacle forward --to file:events.jsonl --cursor events.cursor\n" +
-			"  binnacle forward --to syslog+tls://siem.example.com:6514 --ca ca.pem --cursor siem.cursor --follow",
+			"  binnacle forward --to relp+tls://siem.example.com:20514 --ca ca.pem --cursor siem.cursor --follow",
 		Args:              takes(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return runForward(cmd.Context(), c, &o) },

@@ -285,7 +285,7 @@ func TestHTTP(t *testing.T) {
 
 // TestNew shows which targets are rejected.
 func TestNew(t *testing.T) {
-	for _, target := range []string{"http://example.com/in", "https://u:p@example.com", "syslog+tls://host", "syslog+tcp://host:1/x", "udp://host:1", "file:", "file://host/x", "events", "\x00"} {
+	for _, target := range []string{"http://example.com/in", "https://u:p@example.com", "syslog+tls://host", "syslog+tcp://host:1/x", "relp+tls://host", "udp://host:1", "file:", "file://host/x", "events", "\x00"} {
 		if _, err := New(target, &Options{}); err == nil {
 			t.Errorf("%q is a target", target)
 		}

@@ -20,12 +20,17 @@ import (
 // syslog sends messages of RFC 5424 over TCP, framed by their length (RFC 6587), or over TLS
 // (RFC 5425).
 type syslog struct {
+	connection
+	host   string
+	recent []Record // the last maxRecent events that were sent
+}
+
+// connection is a connection to a receiver over TCP or TLS.
+type connection struct {
 	address string
 	tls     *tls.Config // nil without TLS
-	host    string
 	conn    net.Conn
 	tcp     *net.TCPConn // the connection below conn
-	recent  []Record     // the last maxRecent events that were sent
 }
 
 // maxRecent is the number of events that are sent again on a new connection: a receiver that ended
@@ -78,7 +83,8 @@ func (t *syslog) deliver(ctx context.Context, batch []Record) error {
 	return nil
 }
 
-func (t *syslog) connect(ctx context.Context) error {
+// connect opens the connection. After an error, the caller must call Close.
+func (t *connection) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syslogTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.address)
@@ -126,7 +132,7 @@ func (t *syslog) acknowledged(ctx context.Context, until time.Time) error {
 
 // closed reports whether the receiver has closed the connection, or the connection has
 // failed. It discards bytes that the receiver sent.
-func (t *syslog) closed() bool {
+func (t *connection) closed() bool {
 	b := make([]byte, 512)
 	for {
 		if err := t.conn.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
@@ -138,8 +144,8 @@ func (t *syslog) closed() bool {
 	}
 }
 
-// Close implements Target.
-func (t *syslog) Close() error {
+// Close closes the connection, if there is one.
+func (t *connection) Close() error {
 	if t.tcp == nil {
 		return nil
 	}

@@ -24,9 +24,9 @@ type Options struct {
 	Host          string // name of this machine in syslog messages
 }
 
-// New returns the target of a URL: https://…, http://… of this machine, syslog+tls://HOST:PORT,
-// syslog+tcp://HOST:PORT, or file:PATH. It reads the certificate files of o, and opens no
-// connection. The caller must close the target.
+// New returns the target of a URL: https://…, http://… of this machine, SCHEME://HOST:PORT with the
+// scheme relp+tls, relp+tcp, syslog+tls or syslog+tcp, or file:PATH. It reads the certificate files
+// of o, and opens no connection. The caller must close the target.
 func New(target string, o *Options) (Target, error) {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -56,16 +56,21 @@ func New(target string, o *Options) (Target, error) {
 		tr := &http.Transport{TLSClientConfig: conf, Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: httpTimeout}
 		return &post{url: target, authorization: o.Authorization, client: &http.Client{Transport: tr, Timeout: httpTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
-	case "syslog+tls", "syslog+tcp":
+	case "relp+tls", "relp+tcp", "syslog+tls", "syslog+tcp":
 		if u.Port() == "" || u.Path != "" {
 			return nil, fmt.Errorf("target %q: want %s://HOST:PORT", target, u.Scheme)
 		}
-		if u.Scheme == "syslog+tcp" {
+		protocol, over, _ := strings.Cut(u.Scheme, "+")
+		if over == "tcp" {
 			conf = nil
 		}
-		return &syslog{address: u.Host, tls: conf, host: o.Host}, nil
+		to := connection{address: u.Host, tls: conf}
+		if protocol == "relp" {
+			return &relp{connection: to, host: o.Host}, nil
+		}
+		return &syslog{connection: to, host: o.Host}, nil
 	}
-	return nil, fmt.Errorf("target %q: want https://…, syslog+tls://HOST:PORT, syslog+tcp://HOST:PORT or file:PATH", target)
+	return nil, fmt.Errorf("target %q: want https://…, relp+tls://HOST:PORT, relp+tcp://HOST:PORT, syslog+tls://HOST:PORT, syslog+tcp://HOST:PORT or file:PATH", target)
 }
 
 // local reports whether host is localhost or a loopback address.
