@@ -25,7 +25,7 @@ type claudeDocument struct {
 }
 
 var claudePhases = map[string]Phase{
-	"PreToolUse": Before, "PostToolUse": After, "PostToolUseFailure": After,
+	"PreToolUse": Before, "PermissionRequest": Again, "PostToolUse": After, "PostToolUseFailure": After,
 	"SessionStart": Session, "SessionEnd": Session, "UserPromptSubmit": Session, "SubagentStart": Session, "SubagentStop": Session, "Stop": Session,
 }
 
@@ -43,6 +43,9 @@ func (claude) Parse(doc []byte) (*Event, error) {
 	if e.Name == "SubagentStop" && d.AgentLog != "" {
 		e.Transcript = d.AgentLog
 	}
+	if e.Phase == Again {
+		e.CallID, e.NoID = e.inputDigest(), true
+	}
 	return e, e.check()
 }
 
@@ -50,7 +53,7 @@ func (claude) Parse(doc []byte) (*Event, error) {
 // names the first such member.
 func (e *Event) check() error {
 	required := []struct{ name, value string }{{"hook_event_name", e.Name}, {"session_id", e.Session}, {"cwd", e.CWD}}
-	if e.Phase == Before || e.Phase == After {
+	if e.Phase == Before || e.Phase == Again || e.Phase == After {
 		required = append(required, []struct{ name, value string }{{"tool_name", e.Tool}, {"tool_use_id", e.CallID}}...)
 	}
 	for _, r := range required {
@@ -66,11 +69,12 @@ func (c claude) Asks() bool { return c.asks }
 
 // Answer implements Client.
 func (c claude) Answer(e *Event, v Verdict, replacePrompts bool) Answer {
-	if e.Phase != Before {
-		return Answer{}
-	}
 	decision := "deny"
 	switch {
+	case e.Phase == Again && !v.Allowed && !(v.Ask && c.asks):
+		return document(map[string]any{"hookSpecificOutput": map[string]any{"hookEventName": e.Name, "decision": map[string]string{"behavior": decision, "message": v.Reason}}})
+	case e.Phase != Before:
+		return Answer{}
 	case v.Allowed && replacePrompts && c.asks:
 		decision = "allow"
 	case v.Allowed:

@@ -18,6 +18,7 @@ type Phase int
 const (
 	Ignored Phase = iota // an event that is not recorded
 	Before               // a tool is about to run
+	Again                // a tool is about to run, maybe with another input than in the hook Before; there is no id of the tool call
 	After                // a tool has run, or failed
 	Session              // an event of the session
 )

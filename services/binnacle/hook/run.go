@@ -53,6 +53,12 @@ func (r *Runner) Handle(ctx context.Context, name string, doc []byte) Answer {
 	case Before:
 		v := r.before(ctx, name, client, place, e)
 		return client.Answer(e, v, r.ReplacePrompts && !v.Undecided)
+	case Again:
+		v := Verdict{Allowed: true}
+		if !r.permits(name, e) {
+			v = r.before(ctx, name, client, place, e)
+		}
+		return client.Answer(e, v, false)
 	case After:
 		err = r.after(ctx, name, place, e)
 	case Session:
@@ -138,13 +144,13 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 	case d.Pending:
 		reason := fmt.Sprintf("the call waits for approval as %s: a person grants it %swith `binnacle approvals grant %s --reason WHY`; then try again", d.CallID, d.at(), d.CallID)
 		if r.Ask && client.Asks() {
-			if err := room.save(&permit{Input: e.inputDigest(), Asked: d.CallID, Waiting: d.waiting}); err != nil {
+			if err := room.save(&permit{Session: p.Session, Input: e.inputDigest(), Asked: d.CallID, Waiting: d.waiting}); err != nil {
 				return unreported(err)
 			}
 		}
 		return Verdict{Ask: r.Ask, Reason: reason}
 	}
-	permit := permit{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: filesBefore(act, r.Content), Tree: trees(filepath.Join(r.State, "trees")).before(ctx, act, place.Workspace, room.path)}
+	permit := permit{Session: p.Session, IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Input: e.inputDigest(), Files: filesBefore(act, r.Content), Tree: trees(filepath.Join(r.State, "trees")).before(ctx, act, place.Workspace, room.path)}
 	if err := room.save(&permit); err != nil {
 		o := Outcome{IntentID: d.IntentID, ArgsDigest: d.ArgsDigest, Status: contract.Failed, ErrorCode: contract.CodeAgentToolFailed, ErrorMessage: "the tool did not run, because its permit could not be stored"}
 		return unreported(errors.Join(err, r.Mesh.Report(ctx, &o)))
@@ -164,6 +170,11 @@ func unreported(err error) Verdict {
 func (r *Runner) after(ctx context.Context, name string, place *action.Place, e *Event) error {
 	path := r.permitPath(name, e)
 	p, err := loadPermit(path)
+	if (err != nil || p.Input != e.inputDigest()) && !e.NoID {
+		if p, e, err = r.ranAgain(name, e, p, err); err == nil {
+			path = r.permitPath(name, e)
+		}
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		return errors.Join(fmt.Errorf("tool %s ran without a decision", e.Tool), r.record(ctx, name, e, place.Session("ran_without_decision", "", e.inputDigest())))
 	}

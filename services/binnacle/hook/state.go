@@ -19,6 +19,7 @@ import (
 
 // permit is the data that the hook before a tool stores for the hook after it.
 type permit struct {
+	Session    string       `json:"session,omitempty"`
 	IntentID   string       `json:"intent_id"`
 	ArgsDigest string       `json:"args_digest"`
 	Input      string       `json:"input_digest"`

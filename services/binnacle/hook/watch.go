@@ -74,7 +74,7 @@ func (r *Runner) locked(do func(*journal.Journal) error) error {
 // repeatWithin because its process was killed, the action is not written again.
 func (r *Runner) watch(name string, e *Event, act *action.Action, p *Proposal) Verdict {
 	path := r.permitPath(name, e)
-	own := permit{ArgsDigest: p.Key, Input: e.inputDigest(), Files: filesBefore(act, false), Action: p.Key, Kind: act.Kind}
+	own := permit{Session: p.Session, ArgsDigest: p.Key, Input: e.inputDigest(), Files: filesBefore(act, false), Action: p.Key, Kind: act.Kind}
 	err := r.locked(func(j *journal.Journal) error {
 		if before, err := loadPermit(path); err == nil && before.Action == p.Key && !before.Ended && recent(path) {
 			return nil

@@ -117,7 +117,7 @@ func TestHooks(t *testing.T) {
 		"codex":       {".codex/hooks.json", ".codex/hooks.json", "PreToolUse", `{"matcher":"*","hooks":[{"type":"command","command":"/opt/binnacle hook run codex","timeout":330}]}`},
 		"cursor":      {".cursor/hooks.json", ".cursor/hooks.json", "preToolUse", `{"type":"command","command":"/opt/binnacle hook run cursor","timeout":330,"failClosed":true}`},
 		"vscode":      {".copilot/hooks/binnacle.json", ".github/hooks/binnacle.json", "PreToolUse", `{"type":"command","command":"/opt/binnacle hook run vscode","timeout":330}`},
-		"gemini-cli":  {".gemini/settings.json", ".gemini/settings.json", "BeforeTool", `{"matcher":"*","hooks":[{"type":"command","command":"/opt/binnacle hook run gemini-cli","timeout":330000}]}`},
+		"gemini-cli":  {".gemini/settings.json", ".gemini/settings.json", "BeforeTool", `{"matcher":"*","sequential":true,"hooks":[{"type":"command","command":"/opt/binnacle hook run gemini-cli","timeout":330000}]}`},
 		"opencode":    {".config/opencode/plugin/binnacle.js", ".opencode/plugin/binnacle.js", "", ""},
 	} {
 		x := target(t, client)

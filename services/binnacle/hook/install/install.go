@@ -33,6 +33,7 @@ type layout struct {
 	user, project string   // path of the file below the home folder or the project
 	events        []string // events for which the hook runs, by the client's names
 	matched       []string // events whose groups have a matcher
+	ordered       []string // events whose group states that hooks run one after the other, each with the input that the earlier ones have rewritten
 	perSecond     int      // unit of the timeout: 1 for seconds, 1000 for milliseconds
 	plugin        bool     // the file is a plugin of our own
 	flat          bool     // the hooks are in the list of their event itself, without groups
@@ -42,11 +43,11 @@ type layout struct {
 }
 
 var layouts = map[string]layout{
-	"claude-code": {user: ".claude/settings.json", project: ".claude/settings.json", perSecond: 1, matched: []string{"PreToolUse", "PostToolUse", "PostToolUseFailure"},
-		events: []string{"PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart", "SessionEnd", "SubagentStart", "SubagentStop"}},
+	"claude-code": {user: ".claude/settings.json", project: ".claude/settings.json", perSecond: 1, matched: []string{"PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure"},
+		events: []string{"PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart", "SessionEnd", "SubagentStart", "SubagentStop"}},
 	"codex": {user: ".codex/hooks.json", project: ".codex/hooks.json", perSecond: 1, matched: []string{"PreToolUse", "PostToolUse"}, members: []string{"description", "hooks"},
 		events: []string{"PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart", "SessionEnd", "SubagentStart", "SubagentStop"}},
-	"gemini-cli": {user: ".gemini/settings.json", project: ".gemini/settings.json", perSecond: 1000, matched: []string{"BeforeTool", "AfterTool"}, events: []string{"BeforeTool", "AfterTool", "BeforeAgent", "SessionStart", "SessionEnd"}},
+	"gemini-cli": {user: ".gemini/settings.json", project: ".gemini/settings.json", perSecond: 1000, matched: []string{"BeforeTool", "AfterTool"}, ordered: []string{"BeforeTool"}, events: []string{"BeforeTool", "AfterTool", "BeforeAgent", "SessionStart", "SessionEnd"}},
 	"cursor": {user: ".cursor/hooks.json", project: ".cursor/hooks.json", perSecond: 1, flat: true, closed: true, version: 1,
 		events: []string{"preToolUse", "postToolUse", "postToolUseFailure", "beforeSubmitPrompt", "sessionStart", "sessionEnd"}},
 	"vscode": {user: ".copilot/hooks/binnacle.json", project: ".github/hooks/binnacle.json", perSecond: 1, flat: true,
@@ -57,6 +58,7 @@ var layouts = map[string]layout{
 // group is an element of the list of an event.
 type group struct {
 	Matcher string  `json:"matcher,omitempty"`
+	Ordered bool    `json:"sequential,omitempty"`
 	Hooks   []entry `json:"hooks"`
 }
 
@@ -158,7 +160,7 @@ func (l *layout) element(t *Target, event string) any {
 	if l.flat {
 		return e
 	}
-	g := group{Hooks: []entry{e}}
+	g := group{Ordered: slices.Contains(l.ordered, event), Hooks: []entry{e}}
 	if slices.Contains(l.matched, event) {
 		g.Matcher = "*"
 	}

@@ -6,6 +6,8 @@ const command = "COMMAND"
 
 export const Binnacle = async ({ directory }) => {
   const parents = new Map() // by the session of a subagent, the session that started it
+  let servers = [] // MCP servers of the configuration, by their part of the names of their tools
+  const own = ["apply_patch", "plan_enter", "plan_exit"] // tools of OpenCode itself whose names could be those of a server's tools
   const permitted = new Map() // by session and id, the args of each tool call that has not ended
 
   // The events of subagents are events of the session that a person began.
@@ -22,8 +24,17 @@ export const Binnacle = async ({ directory }) => {
       return { permit: false, reason: "binnacle: the hook's answer cannot be read" }
     }
   }
+  // No plugin after this one can change the args on which policy has decided: its assignment throws, so the tool fails.
+  const freeze = (value) => {
+    if (value !== null && typeof value === "object" && !Object.isFrozen(value)) Object.values(Object.freeze(value)).forEach(freeze)
+    return value
+  }
   const key = (call) => `${call.sessionID} ${call.callID}`
-  const tool = (call, args, result) => ({ tool_name: call.tool, tool_use_id: call.callID, tool_input: args, ...result })
+  const named = (name) => {
+    const server = own.includes(name) ? undefined : servers.find((s) => name.startsWith(`${s}_`))
+    return server === undefined ? name : `mcp__${server}__${name.slice(server.length + 1)}`
+  }
+  const tool = (call, args, result) => ({ tool_name: named(call.tool), tool_use_id: call.callID, tool_input: args, ...result })
 
   // A tool that fails has no hook of its own: its part of the message gets the status error.
   const failed = (part) => {
@@ -34,10 +45,13 @@ export const Binnacle = async ({ directory }) => {
   }
 
   return {
+    config: async ({ mcp = {} }) => {
+      servers = Object.keys(mcp).map((name) => name.replace(/[^a-zA-Z0-9_-]/g, "_")).sort((a, b) => b.length - a.length)
+    },
     "tool.execute.before": async (input, output) => {
       const answer = hook("PreToolUse", input.sessionID, tool(input, output.args))
       if (answer.permit !== true) throw new Error(answer.reason || "binnacle: denied")
-      permitted.set(key(input), output.args)
+      permitted.set(key(input), freeze(output.args))
     },
     "tool.execute.after": async (input, output) => {
       permitted.delete(key(input))

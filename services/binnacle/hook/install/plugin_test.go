@@ -12,7 +12,8 @@ import (
 )
 
 // driver calls the hooks of the plugin as OpenCode 1.18.33 does, for a session in which one tool runs,
-// one is denied, one fails and a subagent runs one, and for a session that is deleted.
+// one is denied, one fails, a subagent runs one, and one of an MCP server runs, and for a session that is
+// deleted. It tries to change the args of a permitted tool.
 const driver = `
 const { Binnacle } = await import(process.argv[2])
 const h = await Binnacle({ directory: "/w" })
@@ -27,6 +28,11 @@ await h["chat.message"]({ sessionID: "main" }, { parts: [{ type: "text", text: "
 await before(call("main", "runs"), { command: "ls" })
 await h["tool.execute.after"]({ ...call("main", "runs"), args: { command: "ls" } }, { output: "o", title: "t" })
 await ended("main", "runs", { status: "completed" })
+await h.config({ mcp: { "a.b": {}, "a.b_c": {}, apply: {} } })
+const args = { of: [{ n: 1 }] }
+await before({ ...call("main", "mcp"), tool: "a_b_c_run_all" }, args)
+try { args.of[0].n = 2 } catch (e) { console.log("not changed:", e.name) }
+await before({ ...call("main", "patch"), tool: "apply_patch" }, {})
 await before(call("main", "denied"), { command: "deny" })
 await ended("main", "denied", { status: "error", error: "denied" })
 await before(call("main", "fails"), { command: "fail" })
@@ -110,7 +116,7 @@ case $doc in
 *) echo '{"permit":true}' ;;
 esac
 `, docs), driver)
-	if out != "refused: no\n" {
+	if out != "not changed: TypeError\nrefused: no\n" {
 		t.Errorf("%q", out)
 	}
 	got, err := os.ReadFile(docs)
@@ -127,6 +133,8 @@ esac
 		`{"hook_event_name":"UserPromptSubmit"` + main + `,"prompt":"one\ntwo"`,
 		`{"hook_event_name":"PreToolUse"` + main + tool("runs", "ls", ""),
 		`{"hook_event_name":"PostToolUse"` + main + tool("runs", "ls", `,"tool_response":{"output":"o","title":"t"}`),
+		`{"hook_event_name":"PreToolUse"` + main + `,"tool_name":"mcp__a_b_c__run_all","tool_use_id":"mcp","tool_input":{"of":[{"n":1}]}`,
+		`{"hook_event_name":"PreToolUse"` + main + `,"tool_name":"apply_patch","tool_use_id":"patch","tool_input":{}`,
 		`{"hook_event_name":"PreToolUse"` + main + tool("denied", "deny", ""),
 		`{"hook_event_name":"PreToolUse"` + main + tool("fails", "fail", ""),
 		`{"hook_event_name":"PostToolUseFailure"` + main + tool("fails", "fail", `,"error":"why"`),
