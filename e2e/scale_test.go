@@ -140,11 +140,13 @@ func detail(t *testing.T, m *harness.Mesh, service, part string) []string {
 
 // TestComposeScale shows that services start from snapshots with two instances each
 // (composeSnapshots), that two instances each of six services work behind one port, that
-// keys, NATS identities and the sealing key can be rotated and revoked under load without a failed call, that new connections
-// do not fail after a gateway was killed, that the scripts for pipelines and artifacts pass, that hooks of a coding agent work (composeHooks), and that
-// a second instance of audit is rejected.
+// keys, NATS identities and the sealing key can be rotated and revoked under load without a failed call,
+// that new connections do not fail after a gateway was killed, that the scripts for pipelines and
+// artifacts pass, that hooks of a coding agent work (composeHooks, composeClient) and wait for a vote that
+// a receiver of the approval webhook casts, and that a second instance of audit is rejected.
 func TestComposeScale(t *testing.T) {
-	m := harness.Compose(t, harness.Options{Noop: true})
+	a, url := newApprover(t, "waiting-coder")
+	m := harness.Compose(t, harness.Options{Noop: true, Webhook: url, Env: []string{"BINNACLE_EGRESS_NETWORKS=" + harness.ComposeHost(t) + "/32", "BINNACLE_APPROVAL_PAGE=https://console.example/{call}"}})
 	t.Run("snapshots", func(t *testing.T) { composeSnapshots(t, m) })
 	m.Scale("gateway=2", "policy=2", "llm-router=2", "session-runner=2", "judge=2", "work=2")
 	l := startLoad(t, m, 4)
@@ -173,6 +175,8 @@ func TestComposeScale(t *testing.T) {
 	namedScripts(t, m, "pipeline", "artifact")
 	t.Run("governed everywhere", func(t *testing.T) { governedEverywhere(t, m) })
 	t.Run("hooks", func(t *testing.T) { composeHooks(t, m) })
+	t.Run("webhook", func(t *testing.T) { a.t = t; a.vote(m, filepath.Join(m.Volume("keys-gateway"), "webhook.seed")) })
+	t.Run("client", func(t *testing.T) { composeClient(t, m) })
 	t.Run("once", func(t *testing.T) { runsOnceOnCompose(t, m) })
 	ledger := filepath.Join(t.TempDir(), "ledger.jsonl")
 	if out, err := m.CLI("export", "--ledger", "--out", ledger); err != nil {
