@@ -7,24 +7,24 @@ var limits = map[string][]string{
 	"claude-code": {
 		"Claude Code 2.1.330: a hook that does not answer before its timeout, or that cannot be started, does not stop the tool; install sets a timeout that is longer than the hook waits",
 		"Claude Code 2.1.330: --bare, disableAllHooks and other settings turn hooks off; managed settings can forbid that",
-		"Claude Code 2.1.330: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it, and its outcome is recorded as executed_other_args",
+		"Claude Code 2.1.330: hooks run at the same time; if another hook rewrites the input of a tool, policy decides on the rewritten input in the hook of PermissionRequest, which runs only if the client's own rules require a permission; if a rule or another hook permits the tool first, it runs with that input, and its outcome is recorded as executed_other_args",
 	},
 	"codex": {
 		"Codex 0.169.0: hooks run only after their user has trusted them (/hooks), or with --dangerously-bypass-hook-trust",
 		"Codex 0.169.0: the model's provider executes web_search; write_stdin types into a program that runs, so a program that reads commands, such as an interactive shell, runs what the model types without a hook",
 		"Codex 0.169.0: it cannot ask its user in response to a hook",
 		"Codex 0.169.0: a hooks.json with a member other than description and hooks is ignored with a warning, so no hook of it runs; install refuses such a file, and doctor does not call it installed",
-		"Codex 0.169.0: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it, and its outcome is recorded as executed_other_args",
+		"Codex 0.169.0: hooks run at the same time, and codex exec runs no second hook before a tool; if another hook rewrites the input of a tool, the tool runs with it, and its outcome is recorded as executed_other_args",
 	},
 	"opencode": {
-		"OpenCode 1.18.33: tools of MCP servers have no prefix of their own, so they are calls of kind client.other",
-		"OpenCode 1.18.33: plugins run one after the other; what a plugin after ours rewrites is recorded as executed_other_args",
+		"OpenCode 1.18.33: tools of MCP servers that are not in its configuration when it starts are calls of kind client.other",
+		"OpenCode 1.18.33: plugins run one after the other; a tool fails if a plugin after ours changes its args",
 		"OpenCode 1.18.33: it cannot ask its user in response to a hook; it has no file with a transcript, so no digest of one is recorded; a session ends (SessionEnd) when it is deleted, and each turn with the event Stop",
 		"OpenCode 1.18.33: plugins do not learn of a subagent that an earlier process started, so the events of one that is resumed have a session of their own",
 	},
 	"cursor": {
 		"Cursor: the documents follow descriptions of its format by others and were not tried with the program; its hooks are installed with failClosed, so that a tool does not run if its hook failed",
-		"Cursor: no hook asks its user, and none is installed for the events of its subagents",
+		"Cursor: no hook asks its user, and none is installed for the events of its subagents, or for its second events before a tool (beforeShellExecution, beforeMCPExecution, beforeReadFile)",
 		"Cursor: completions in the editor (Tab) and what its background agents do on other machines run no hook of this machine; tools whose names have no kind of their own are calls of kind client.other",
 	},
 	"vscode": {
@@ -37,7 +37,8 @@ var limits = map[string][]string{
 		"Gemini CLI 0.61.0: a hook that is killed, that ends with status 1, or that does not answer before its timeout does not stop the tool; install sets a timeout that is longer than the hook waits",
 		"Gemini CLI 0.61.0: the hooks of a project run only in a folder that its user has trusted (or with GEMINI_CLI_TRUST_WORKSPACE=true); with --skip-trust, tools run without them; those of the user run everywhere",
 		"Gemini CLI 0.61.0: it has no events of subagents, and the documents of their tools do not name them; it does not wait for the hook at the end of a session",
-		"Gemini CLI 0.61.0: hooks run at the same time; if another hook rewrites the input of a tool, the tool runs with it, which is recorded as an event ran_without_decision; it cannot ask its user in response to a hook",
+		"Gemini CLI 0.61.0: hooks run one after the other, because ours state so, and policy decides on the input as the hooks before ours have rewritten it; if a hook after ours rewrites it (those of the user follow those of the project), or one before ours omits members of the input, the tool runs with it, which is recorded as an event ran_without_decision",
+		"Gemini CLI 0.61.0: it cannot ask its user in response to a hook",
 	},
 }
 
