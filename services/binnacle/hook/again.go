@@ -8,13 +8,16 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// permits reports whether a hook Before has permitted the input of an event Again in its session, or
-// has let the client ask its user about it, and the tool call has not ended. Otherwise another hook of
-// the client has rewritten the input, so that policy must decide on it.
-func (r *Runner) permits(name string, e *Event) bool {
-	list, _ := filepath.Glob(filepath.Join(r.State, "permits", "*.json")) // the pattern is valid
-	for _, path := range list {
-		if p, err := loadPermit(path); err == nil && p.Input == e.inputDigest() && p.Session == sessionName(name, e.Session) {
+// permits reports whether, by the permits in the folder state, a hook Before has permitted the input of
+// an event Again in its session within repeatWithin, or has let the client ask its user about it, and
+// the tool call has not ended. Otherwise policy must decide on the input, which another hook of the
+// client may have rewritten.
+func permits(state, name string, e *Event) bool {
+	dir := filepath.Join(state, "permits")
+	list, _ := os.ReadDir(dir) // without permits, policy decides
+	for _, x := range list {
+		path := filepath.Join(dir, x.Name())
+		if p, err := loadPermit(path); err == nil && p.Input == e.inputDigest() && p.Session == sessionName(name, e.Session) && recent(path) {
 			return true
 		}
 	}
@@ -27,7 +30,7 @@ func (r *Runner) permits(name string, e *Event) bool {
 func (r *Runner) ranAgain(name string, e *Event, p *permit, missing error) (*permit, *Event, error) {
 	own := *e
 	own.CallID, own.NoID = e.inputDigest(), true
-	again, err := loadPermit(r.permitPath(name, &own))
+	again, err := loadPermit(permitPath(r.State, name, &own))
 	if err != nil {
 		return p, e, missing
 	}
@@ -35,7 +38,7 @@ func (r *Runner) ranAgain(name string, e *Event, p *permit, missing error) (*per
 		return again, &own, nil
 	}
 	o := &Outcome{IntentID: p.IntentID, ArgsDigest: p.ArgsDigest, Status: contract.Cancelled, ErrorCode: contract.CodeCancelled, ErrorMessage: "another hook of the client rewrote the input; policy decided on the input with the digest " + own.CallID}
-	switch path := r.permitPath(name, e); {
+	switch path := permitPath(r.State, name, e); {
 	case p.Action != "":
 		o.Status, o.ErrorCode = contract.Failed, contract.CodeExecutedOtherArgs // an observation has no other status
 		err = r.watched(name, e, p, o)

@@ -1,8 +1,10 @@
 package hook
 
 import (
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
@@ -15,7 +17,7 @@ func again(t *testing.T, cwd, command string) []byte {
 }
 
 // TestAgain checks that policy decides on the input of an event Again exactly if no hook before it has
-// permitted that input, that a denial is in the form of the event, and that the outcomes are those of
+// permitted that input within repeatWithin, that a denial is in the form of the event, and that the outcomes are those of
 // both calls: the one with the original input was cancelled.
 func TestAgain(t *testing.T) {
 	const second = `{"call_id":"c2","intent_id":"i2","args_digest":"d2"}`
@@ -30,7 +32,14 @@ func TestAgain(t *testing.T) {
 	if a := r.Handle(t.Context(), "claude-code", again(t, work, "ls")); a != (Answer{}) || len(g.requests) != 1 {
 		t.Errorf("the permitted input: %+v %q", a, g.paths())
 	}
-	g.answers = append(g.answers, refuse(403), reply(200, second))
+	before := time.Now().Add(-2 * repeatWithin)
+	if err := os.Chtimes(permitPath(r.State, "claude-code", &Event{Session: "s/1", CallID: "u1"}), before, before); err != nil {
+		t.Fatal(err)
+	}
+	g.answers = append(g.answers, refuse(403), refuse(403), reply(200, second))
+	if a := r.Handle(t.Context(), "claude-code", again(t, work, "ls")); a.Stdout != denied {
+		t.Errorf("the input of an old permit: %+v", a)
+	}
 	if a := r.Handle(t.Context(), "claude-code", again(t, work, "cat x")); a.Stdout != denied {
 		t.Errorf("a denied input: %+v", a)
 	}

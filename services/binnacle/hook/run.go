@@ -55,7 +55,7 @@ func (r *Runner) Handle(ctx context.Context, name string, doc []byte) Answer {
 		return client.Answer(e, v, r.ReplacePrompts && !v.Undecided)
 	case Again:
 		v := Verdict{Allowed: true}
-		if !r.permits(name, e) {
+		if !permits(r.State, name, e) {
 			v = r.before(ctx, name, client, place, e)
 		}
 		return client.Answer(e, v, false)
@@ -121,7 +121,7 @@ func (r *Runner) before(ctx context.Context, name string, client Client, place *
 	if r.Ask && client.Asks() {
 		wait = 0
 	}
-	room, err := reserve(r.permitPath(name, e), permitSize(act, r.Content))
+	room, err := reserve(permitPath(r.State, name, e), permitSize(act, r.Content))
 	if err != nil {
 		return unreported(err)
 	}
@@ -168,11 +168,11 @@ func unreported(err error) Verdict {
 // an error. If it ran after the client has asked its user, after records that as an event of the
 // session, too, since the mesh has handed out no intent.
 func (r *Runner) after(ctx context.Context, name string, place *action.Place, e *Event) error {
-	path := r.permitPath(name, e)
+	path := permitPath(r.State, name, e)
 	p, err := loadPermit(path)
 	if (err != nil || p.Input != e.inputDigest()) && !e.NoID {
 		if p, e, err = r.ranAgain(name, e, p, err); err == nil {
-			path = r.permitPath(name, e)
+			path = permitPath(r.State, name, e)
 		}
 	}
 	if errors.Is(err, os.ErrNotExist) {

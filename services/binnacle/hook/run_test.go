@@ -494,7 +494,7 @@ func TestWithoutDecision(t *testing.T) {
 	if g.requests[0].body["kind"] != "client.session" || args["event"] != "ran_without_decision" || args["transcript_digest"] != action.Digest([]byte(`{"command":"ls"}`)) {
 		t.Errorf("%v", g.requests[0].body)
 	}
-	p := r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u1"})
+	p := permitPath(r.State, "claude-code", &Event{Session: "s/1", CallID: "u1"})
 	if err := os.MkdirAll(p, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -632,7 +632,7 @@ func TestNames(t *testing.T) {
 	permits := map[string]bool{}
 	r := &Runner{State: "/s"}
 	for _, e := range []*Event{{Session: "a", CallID: "b"}, {Session: "a", CallID: "c"}, {Session: "ab", CallID: "c"}} {
-		permits[r.permitPath("codex", e)], permits[r.permitPath("opencode", e)] = true, true
+		permits[permitPath(r.State, "codex", e)], permits[permitPath(r.State, "opencode", e)] = true, true
 	}
 	if len(permits) != 6 {
 		t.Error(permits)
@@ -701,7 +701,7 @@ func TestPermitsWithoutEnd(t *testing.T) {
 	for _, id := range []string{"u1", "u2"} {
 		r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, map[string]any{"tool_use_id": id}))
 	}
-	old := r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u1"})
+	old := permitPath(r.State, "claude-code", &Event{Session: "s/1", CallID: "u1"})
 	long := time.Now().Add(-30 * 24 * time.Hour)
 	if err := os.Chtimes(old, long, long); err != nil {
 		t.Fatal(err)

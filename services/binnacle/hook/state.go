@@ -39,8 +39,8 @@ type permit struct {
 }
 
 // permitPath returns the file of the permit of a tool call.
-func (r *Runner) permitPath(client string, e *Event) string {
-	return filepath.Join(r.State, "permits", nameOf(client+"\x00"+e.Session+"\x00"+e.CallID))
+func permitPath(state, client string, e *Event) string {
+	return filepath.Join(state, "permits", nameOf(client+"\x00"+e.Session+"\x00"+e.CallID))
 }
 
 func nameOf(s string) string {

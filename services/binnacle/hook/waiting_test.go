@@ -73,7 +73,7 @@ func TestGrantedLater(t *testing.T) {
 	if a := handle("u3", nil); a != (Answer{}) || last().body["call_id"] != "c1" || files(t, r, "waiting") != 0 {
 		t.Errorf("granted: %+v %v", a, last().body)
 	}
-	if _, err := loadPermit(r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u3"})); err != nil {
+	if _, err := loadPermit(permitPath(r.State, "claude-code", &Event{Session: "s/1", CallID: "u3"})); err != nil {
 		t.Error(err)
 	}
 	first := g.requests[0].header.Get("Idempotency-Key")
@@ -122,7 +122,7 @@ func TestTakeUp(t *testing.T) {
 		if files(t, r, "waiting") != c.kept || (len(g.requests) == 3) != c.another {
 			t.Errorf("%s: %d waiting, %q", name, files(t, r, "waiting"), g.paths())
 		}
-		if p, err := loadPermit(r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u2"})); c.want == "" && (err != nil || (p.IntentID == "i9") != c.another) {
+		if p, err := loadPermit(permitPath(r.State, "claude-code", &Event{Session: "s/1", CallID: "u2"})); c.want == "" && (err != nil || (p.IntentID == "i9") != c.another) {
 			t.Errorf("%s: %+v %v", name, p, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestTakeUpWaits(t *testing.T) {
 		r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, nil))
 		r.Wait = 40 * time.Second
 		a := r.Handle(t.Context(), "claude-code", hookDocument(t, "PreToolUse", work, map[string]any{"tool_use_id": "u2"}))
-		p, err := loadPermit(r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u2"}))
+		p, err := loadPermit(permitPath(r.State, "claude-code", &Event{Session: "s/1", CallID: "u2"}))
 		if a != (Answer{}) || err != nil || p.IntentID != "i9" || g.requests[2].header.Get("X-Binnacle-Timeout") != "40" {
 			t.Errorf("%+v %+v %v", a, p, err)
 		}
@@ -353,7 +353,7 @@ func TestAwaitAway(t *testing.T) {
 func TestPermitNotStored(t *testing.T) {
 	var r *Runner
 	r, g, work := newRunner(t, func() (int, string, error) {
-		if err := os.Mkdir(r.permitPath("claude-code", &Event{Session: "s/1", CallID: "u1"}), 0o700); err != nil {
+		if err := os.Mkdir(permitPath(r.State, "claude-code", &Event{Session: "s/1", CallID: "u1"}), 0o700); err != nil {
 			t.Error(err)
 		}
 		return 200, allow, nil

@@ -73,7 +73,7 @@ func (r *Runner) locked(do func(*journal.Journal) error) error {
 // the journal. If that fails, it denies the tool. If the hook is repeated within
 // repeatWithin because its process was killed, the action is not written again.
 func (r *Runner) watch(name string, e *Event, act *action.Action, p *Proposal) Verdict {
-	path := r.permitPath(name, e)
+	path := permitPath(r.State, name, e)
 	own := permit{Session: p.Session, ArgsDigest: p.Key, Input: e.inputDigest(), Files: filesBefore(act, false), Action: p.Key, Kind: act.Kind}
 	err := r.locked(func(j *journal.Journal) error {
 		if before, err := loadPermit(path); err == nil && before.Action == p.Key && !before.Ended && recent(path) {
@@ -117,7 +117,7 @@ func since(at string) bool {
 // watched writes the end of an action that no policy decided into the journal, once, and
 // removes its permit.
 func (r *Runner) watched(name string, e *Event, p *permit, o *Outcome) error {
-	path := r.permitPath(name, e)
+	path := permitPath(r.State, name, e)
 	return r.locked(func(j *journal.Journal) error {
 		now, err := loadPermit(path)
 		if errors.Is(err, fs.ErrNotExist) {

@@ -175,7 +175,7 @@ func TestWatchKilled(t *testing.T) {
 			g.answers(503, "no mesh")
 			r := watcher(t, g.URL, t.TempDir(), "secret")
 			pre, post := shell("PreToolUse", "t1", "ls"), shell("PostToolUse", "t1", "ls")
-			permit := r.permitPath("claude-code", &Event{Session: "one", CallID: "t1"})
+			permit := permitPath(r.State, "claude-code", &Event{Session: "one", CallID: "t1"})
 			if _, err := os.Stat(permit); err == nil {
 				t.Fatal("a permit before the tool")
 			}
@@ -252,7 +252,7 @@ func TestWatchAgain(t *testing.T) {
 			t.Error(f, err)
 		}
 		before := time.Now().Add(-2 * repeatWithin)
-		if err := os.Chtimes(r.permitPath("claude-code", &Event{Session: "one", CallID: "t1"}), before, before); err != nil {
+		if err := os.Chtimes(permitPath(r.State, "claude-code", &Event{Session: "one", CallID: "t1"}), before, before); err != nil {
 			t.Fatal(err)
 		}
 	}
