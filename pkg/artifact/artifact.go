@@ -16,10 +16,12 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -82,6 +84,30 @@ type Parts struct{ Tenant, Service, Upload string }
 type Bounded interface {
 	// Room returns the number of bytes that the store accepts until it is full.
 	Room(ctx context.Context) (int64, error)
+}
+
+// Remote is a Store that sends requests to a server.
+type Remote interface {
+	// Connect replaces the connections to the server: later requests are sent by the result of via,
+	// which receives the configuration of TLS. Only the first call has an effect.
+	Connect(via func(*tls.Config) http.RoundTripper)
+	// Server returns the URL of the server.
+	Server() string
+}
+
+// ServerOf returns the URL of the server of s, or "" if s is not a Remote.
+func ServerOf(s Store) string {
+	if r, ok := s.(Remote); ok {
+		return r.Server()
+	}
+	return ""
+}
+
+// Connect calls s.Connect if s is a Remote.
+func Connect(s Store, via func(*tls.Config) http.RoundTripper) {
+	if r, ok := s.(Remote); ok {
+		r.Connect(via)
+	}
 }
 
 // Object describes stored content.

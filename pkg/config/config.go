@@ -171,9 +171,11 @@ type Policy struct {
 
 // EgressBroker is the section of the egress-broker service.
 type EgressBroker struct {
-	Sockets  string   `json:"sockets"`
-	Hosts    []string `json:"hosts"`
-	Networks []string `json:"networks"`
+	Sockets       string   `json:"sockets"`
+	Hosts         []string `json:"hosts"`
+	Networks      []string `json:"networks"`
+	Exports       []string `json:"exports"`
+	ExportSockets string   `json:"export_sockets"`
 }
 
 // SessionRunner is the section of the session-runner service.

@@ -5,22 +5,28 @@ package egress
 const (
 	EndpointACME            = "acme"
 	EndpointApprovalWebhook = "approval_webhook"
+	EndpointArtifacts       = "artifacts"
 	EndpointBundles         = "bundles"
 	EndpointClients         = "clients"
+	EndpointExports         = "exports"
 	EndpointJobWebhook      = "job_webhook"
 	EndpointOAuth           = "oauth"
 	EndpointOIDC            = "oidc"
+	EndpointTraces          = "traces"
 )
 
 // endpointSettings has, by endpoint, the setting from which the egress-broker reads its servers.
 var endpointSettings = map[string]string{
 	EndpointACME:            "gateway.acme",
 	EndpointApprovalWebhook: "gateway.approval_webhook",
+	EndpointArtifacts:       "artifacts.s3.endpoint",
 	EndpointBundles:         "policy.bundle_servers",
 	EndpointClients:         "gateway.oauth.documents",
+	EndpointExports:         "egress-broker.exports",
 	EndpointJobWebhook:      "gateway.job_webhook",
 	EndpointOAuth:           "vault-broker.token_endpoints",
 	EndpointOIDC:            "gateway.oidc",
+	EndpointTraces:          "tracing.endpoint",
 }
 
 // EndpointSetting returns the name of the setting from which the egress-broker reads the

@@ -2,9 +2,11 @@ package run
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +19,8 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/contentkeys"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/sign"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/egress/endpoint"
 	"github.com/binnacle-mesh/binnacle/pkg/emit"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/follow"
@@ -52,14 +56,9 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	if slices.Contains(services.Snapshots(), d.Service) && !cfg.NoSnapshots {
 		env.Snapshots = env.snapshots()
 	}
-	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance, cfg.TracesTo); err != nil {
+	if env.Tracer, err = tracing.New(ctx, d.Service, slot.Instance, cfg.TracesTo, env.Endpoint(egress.EndpointTraces)); err != nil {
 		return fmt.Errorf("%s: tracing: %w", slot.Instance, err)
 	}
-	defer func() {
-		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		env.Tracer.Close(bye)
-	}()
 	in := &instance{env: env, cfg: &cfg, service: s, started: make(chan struct{})}
 	env.starting.add(startTask{instance: slot.Instance, done: in.started})
 	env.Report(func(context.Context) Health { return Health{Name: "service", OK: in.takesWork.Load()} })
@@ -188,6 +187,7 @@ func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error
 		})
 	}
 	err := in.serve(inner, base, ready)
+	in.lastSpans(base)
 	cause := context.Cause(inner)
 	if inner.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // the instance was stopped; if a task is the reason, its error follows
@@ -202,6 +202,23 @@ func (in *instance) run(ctx context.Context, slot *bus.Slot, ready func()) error
 		err = cause
 	}
 	return err
+}
+
+// lastSpansTime is the maximum time for sending the spans that remain when an instance stops.
+const lastSpansTime = time.Second
+
+// lastSpans sends the remaining spans. The egress-broker may have stopped before.
+func (in *instance) lastSpans(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lastSpansTime)
+	defer cancel()
+	in.env.Tracer.Close(ctx)
+}
+
+// Endpoint returns a function that returns a round tripper for requests to an endpoint of the
+// egress-broker, for example egress.EndpointTraces, with a configuration of TLS, which is nil for the
+// default. Flows are recorded in the tenant of the cell.
+func (v *Env) Endpoint(name string) func(*tls.Config) http.RoundTripper {
+	return func(conf *tls.Config) http.RoundTripper { return endpoint.NewShared(v.Queries, name, conf) }
 }
 
 // fatal returns the error after which the connection requires the service to stop, or

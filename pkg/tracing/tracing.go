@@ -5,9 +5,15 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -24,26 +30,74 @@ type Tracer struct {
 	stop func(context.Context) error
 }
 
-// New returns the tracer of an instance. endpoint is the base URL of a collector; the
-// environment variables of OpenTelemetry override it, and without either no spans are
-// created. Spans are sent in batches, in the background: if the collector does not
-// respond, spans are lost, but no call waits or fails. New returns an error if the
-// exporter cannot be created.
-func New(ctx context.Context, service, instance, endpoint string) (*Tracer, error) {
-	var options []otlptracehttp.Option
-	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
-		if endpoint == "" {
-			return &Tracer{}, nil
-		}
-		options = append(options, otlptracehttp.WithEndpointURL(strings.TrimSuffix(endpoint, "/")+"/v1/traces"))
+// Collector returns the URL to which spans are sent, or "" if there is none. endpoint is the
+// base URL of a collector; the environment variables of OpenTelemetry override it.
+func Collector(endpoint string) string {
+	if u := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"); u != "" {
+		return u
 	}
-	x, err := otlptracehttp.New(ctx, options...)
+	base := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), endpoint)
+	if base == "" {
+		return ""
+	}
+	return strings.TrimSuffix(base, "/") + "/v1/traces"
+}
+
+// exportTime is the maximum duration of a request to the collector.
+const exportTime = 10 * time.Second
+
+// New returns the tracer of an instance, which sends spans to Collector(endpoint); without a
+// collector no spans are created. via returns what sends the requests, with a configuration of TLS,
+// which is nil for the default. Spans are sent in batches, in the background: if the collector does
+// not respond, spans are lost, but no call waits or fails. New returns an error if the exporter
+// cannot be created, or a file of the environment's certificates cannot be read.
+func New(ctx context.Context, service, instance, endpoint string, via func(*tls.Config) http.RoundTripper) (*Tracer, error) {
+	to := Collector(endpoint)
+	if to == "" {
+		return &Tracer{}, nil
+	}
+	conf, err := tlsConfig()
+	if err != nil {
+		return nil, err
+	}
+	x, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to), otlptracehttp.WithHTTPClient(&http.Client{Transport: via(conf), Timeout: exportTime}))
 	if err != nil {
 		return nil, err
 	}
 	p := sdk.NewTracerProvider(sdk.WithBatcher(x), sdk.WithResource(resource.NewSchemaless(
 		attribute.String("service.name", "binnacle-"+service), attribute.String("service.instance.id", instance))))
 	return &Tracer{p.Tracer("binnacle"), p.Shutdown}, nil
+}
+
+// tlsConfig returns the configuration of TLS that the environment variables of OpenTelemetry give,
+// or nil if they give none.
+func tlsConfig() (*tls.Config, error) {
+	variable := func(name string) string {
+		return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_"+name), os.Getenv("OTEL_EXPORTER_OTLP_"+name))
+	}
+	ca, cert, key := variable("CERTIFICATE"), variable("CLIENT_CERTIFICATE"), variable("CLIENT_KEY")
+	if ca+cert+key == "" {
+		return nil, nil
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, err
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_CERTIFICATE: %s has no certificate in PEM", ca)
+		}
+	}
+	if cert+key != "" {
+		c, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{c}
+	}
+	return conf, nil
 }
 
 // Close sends the remaining spans, until ctx is done.

@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"crypto/tls"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,9 @@ import (
 )
 
 const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// direct returns a transport without a proxy.
+func direct(conf *tls.Config) http.RoundTripper { return &http.Transport{TLSClientConfig: conf} }
 
 // collector starts a server that stores the bodies of the requests for /v1/traces, and
 // clears the variables of OpenTelemetry.
@@ -43,7 +47,7 @@ func collector(t *testing.T) (url string, bodies func() []string) {
 // event remains as it is.
 func TestOff(t *testing.T) {
 	collector(t)
-	made, err := New(t.Context(), "gateway", "gateway-1", "")
+	made, err := New(t.Context(), "gateway", "gateway-1", "", direct)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +68,7 @@ func TestOff(t *testing.T) {
 func TestExport(t *testing.T) {
 	url, bodies := collector(t)
 	for _, endpoint := range []string{url, url + "/"} {
-		tr, err := New(t.Context(), "gateway", "gateway-1", endpoint)
+		tr, err := New(t.Context(), "gateway", "gateway-1", endpoint, direct)
 		if err != nil || !tr.On() {
 			t.Fatal(err)
 		}
@@ -96,7 +100,7 @@ func TestEnvironment(t *testing.T) {
 	url, bodies := collector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
 	for i, endpoint := range []string{"", "http://127.0.0.1:1"} {
-		tr, err := New(t.Context(), "gateway", "gateway-1", endpoint)
+		tr, err := New(t.Context(), "gateway", "gateway-1", endpoint, direct)
 		if err != nil || !tr.On() {
 			t.Fatal(err)
 		}

@@ -9,10 +9,10 @@ import (
 
 var (
 	// ConnectQuery is egress-broker.connect. A connection to the proxy of an endpoint, by which a service sends requests to a server that the operator has configured. The response is a zero byte when the connection is open, and then the bytes that the proxy sends, until it closes the connection; a frame without bytes is sent whenever there were none for 250 ms. The bytes to the proxy are those of the queries connection_write to the same instance.
-	ConnectQuery = query.Bytes[ConnectRequest]{Info: query.Info{Service: "egress-broker", Verb: "connect", Callers: []string{"gateway", "policy", "vault-broker"}, Scope: query.OfBoth, View: "", Deadline: 60000 * time.Millisecond}}
+	ConnectQuery = query.Bytes[ConnectRequest]{Info: query.Info{Service: "egress-broker", Verb: "connect", Callers: []string{"audit", "egress-broker", "gateway", "judge", "llm-router", "mcp-router", "policy", "session-runner", "vault-broker", "work"}, Scope: query.OfBoth, View: "", Deadline: 60000 * time.Millisecond}}
 
 	// ConnectionWriteQuery is egress-broker.connection_write. Writes bytes to a connection that the sender opened with the query connect, or closes it. The response is true; it is sent when the proxy has taken the bytes.
-	ConnectionWriteQuery = query.Query[ConnectionWriteRequest, bool]{Info: query.Info{Service: "egress-broker", Verb: "connection_write", Callers: []string{"gateway", "policy", "vault-broker"}, Scope: query.OfBoth, View: "", Deadline: 10000 * time.Millisecond}}
+	ConnectionWriteQuery = query.Query[ConnectionWriteRequest, bool]{Info: query.Info{Service: "egress-broker", Verb: "connection_write", Callers: []string{"audit", "egress-broker", "gateway", "judge", "llm-router", "mcp-router", "policy", "session-runner", "vault-broker", "work"}, Scope: query.OfBoth, View: "", Deadline: 10000 * time.Millisecond}}
 )
 
 // ConnectRequest is the request of connect.

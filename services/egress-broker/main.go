@@ -15,6 +15,6 @@ import (
 
 func main() {
 	run.Main(services.EgressBroker, func(_ run.Keys, c *config.Config) (run.Service, error) {
-		return &egressbroker.Service{Config: egressbroker.Config{Dir: c.EgressBroker.Sockets, Hosts: c.EgressBroker.Hosts, Networks: c.EgressBroker.Networks, Endpoints: egressbroker.EndpointsOf(c)}}, nil
+		return &egressbroker.Service{Config: egressbroker.Config{Dir: c.EgressBroker.Sockets, Hosts: c.EgressBroker.Hosts, Networks: c.EgressBroker.Networks, Exports: c.EgressBroker.ExportSockets, Endpoints: egressbroker.EndpointsOf(c)}}, nil
 	})
 }

@@ -16,6 +16,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -40,6 +42,7 @@ type Config struct {
 // an object is missing, and for Remove also the right to delete objects.
 type Store struct {
 	client  *minio.Client
+	via     *transport
 	bucket  string
 	timeout time.Duration // of one request for a part; requestTimeout except in tests
 }
@@ -59,24 +62,51 @@ func New(c Config) (*Store, error) {
 	case c.AccessKey == "" || c.SecretKey == "":
 		return nil, errors.New("artifacts/s3/credentials: want ACCESS-KEY:SECRET-KEY")
 	}
-	transport, err := minio.DefaultTransport(u.Scheme == "https")
+	t, err := minio.DefaultTransport(u.Scheme == "https")
 	if err != nil {
 		return nil, err
 	}
 	if c.CA != "" {
-		if transport.TLSClientConfig, err = authorities(c.CA); err != nil {
+		if t.TLSClientConfig, err = authorities(c.CA); err != nil {
 			return nil, err
 		}
 	}
+	via := &transport{direct: t}
 	region := c.Region
 	if region == "" {
 		region = "us-east-1"
 	}
-	client, err := minio.New(u.Host, &minio.Options{Creds: credentials.NewStaticV4(c.AccessKey, c.SecretKey, ""), Secure: u.Scheme == "https", Region: region, Transport: transport, BucketLookup: minio.BucketLookupPath})
+	client, err := minio.New(u.Host, &minio.Options{Creds: credentials.NewStaticV4(c.AccessKey, c.SecretKey, ""), Secure: u.Scheme == "https", Region: region, Transport: via, BucketLookup: minio.BucketLookupPath})
 	if err != nil {
 		return nil, fmt.Errorf("artifacts/s3: %w", err)
 	}
-	return &Store{client, c.Bucket, requestTimeout}, nil
+	return &Store{client, via, c.Bucket, requestTimeout}, nil
+}
+
+// transport sends the requests of a Store.
+type transport struct {
+	direct *http.Transport
+	set    sync.Once
+	other  atomic.Pointer[http.RoundTripper] // replaces direct; see Store.Connect
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if other := t.other.Load(); other != nil {
+		return (*other).RoundTrip(r)
+	}
+	return t.direct.RoundTrip(r)
+}
+
+// Server implements artifact.Remote.
+func (s *Store) Server() string { return s.client.EndpointURL().String() }
+
+// Connect implements artifact.Remote.
+func (s *Store) Connect(via func(*tls.Config) http.RoundTripper) {
+	s.via.set.Do(func() {
+		other := via(s.via.direct.TLSClientConfig)
+		s.via.other.Store(&other)
+	})
 }
 
 // authorities returns a TLS configuration that trusts the certificates in a PEM file.

@@ -128,4 +128,8 @@ func Refusal(name string, r *http.Response) error {
 	return fmt.Errorf("the egress-broker returned %s: %.200s", r.Status, status)
 }
 
-const handshakeTime = 10 * time.Second // maximum time of a TLS handshake
+// Maximum times of steps of a connection.
+const (
+	handshakeTime = 10 * time.Second // handshake of TLS
+	connectTime   = 15 * time.Second // opening a tunnel, including the broker's attempts to connect
+)

@@ -49,7 +49,9 @@ ends at the end of the ledger. It needs a token with the scope audit:read.`,
 	f.StringVar(&o.target.CA, "ca", "", "`FILE` with the certificates of authorities to trust instead of the system's")
 	f.StringVar(&o.target.Cert, "cert", "", "`FILE` with the client's certificate")
 	f.StringVar(&o.target.Key, "key", "", "`FILE` with the key of the client's certificate")
+	f.StringVar(&o.target.Egress, "egress", "", "`FOLDER` of the sockets of egress-brokers, to reach the target through one of them (egress-broker.exports)")
 	f.StringVar(&o.target.Authorization, "authorization", "", "`FILE` with the value of the header Authorization for https")
+	directories(cmd, "egress")
 	return cmd
 }
 

@@ -45,7 +45,7 @@ func (t *relp) deliver(ctx context.Context, batch []Record) error {
 			return err
 		}
 	}
-	stop := context.AfterFunc(ctx, func() { _ = t.tcp.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = t.raw.Close() })
 	defer stop()
 	for len(batch) > 0 {
 		n := min(len(batch), relpWindow)

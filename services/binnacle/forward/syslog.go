@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,8 +30,9 @@ type syslog struct {
 type connection struct {
 	address string
 	tls     *tls.Config // nil without TLS
+	egress  string      // see Options.Egress
 	conn    net.Conn
-	tcp     *net.TCPConn // the connection below conn
+	raw     net.Conn // the connection below conn: TCP, or the socket of an egress-broker
 }
 
 // maxRecent is the number of events that are sent again on a new connection: a receiver that ended
@@ -44,8 +46,8 @@ const syslogTimeout = 30 * time.Second
 var errClosed = errors.New("the syslog receiver closed the connection")
 
 // Deliver implements Target. The protocol has no acknowledgement: when Deliver returns nil,
-// the receiver's machine has acknowledged all bytes, and the receiver has not closed the
-// connection. On a new connection, Deliver first sends the last maxRecent events again.
+// the receiver's machine or, if it is used, the egress-broker has received all bytes, and the
+// receiver has not closed the connection. On a new connection, Deliver first sends the last maxRecent events again.
 func (t *syslog) Deliver(ctx context.Context, batch []Record) error {
 	if err := t.deliver(ctx, batch); err != nil {
 		return errors.Join(fmt.Errorf("syslog %s: %w", t.address, err), t.Close())
@@ -87,11 +89,11 @@ func (t *syslog) deliver(ctx context.Context, batch []Record) error {
 func (t *connection) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syslogTimeout)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.address)
+	conn, err := dial(ctx, t.egress, t.address)
 	if err != nil {
 		return err
 	}
-	t.conn, t.tcp = conn, conn.(*net.TCPConn)
+	t.conn, t.raw = conn, conn
 	if t.tls != nil {
 		c := tls.Client(conn, t.tls)
 		if err := c.HandshakeContext(ctx); err != nil {
@@ -102,10 +104,10 @@ func (t *connection) connect(ctx context.Context) error {
 	return nil
 }
 
-// acknowledged waits until the receiver's kernel has acknowledged all bytes that were sent, but not
+// acknowledged waits until the receiver's kernel has acknowledged, or the egress-broker has read, all bytes that were sent, but not
 // longer than until. It returns errClosed if the receiver closed the connection.
 func (t *syslog) acknowledged(ctx context.Context, until time.Time) error {
-	raw, err := t.tcp.SyscallConn()
+	raw, err := t.raw.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -146,11 +148,11 @@ func (t *connection) closed() bool {
 
 // Close closes the connection, if there is one.
 func (t *connection) Close() error {
-	if t.tcp == nil {
+	if t.raw == nil {
 		return nil
 	}
-	err := t.tcp.Close()
-	t.conn, t.tcp = nil, nil
+	err := t.raw.Close()
+	t.conn, t.raw = nil, nil
 	return err
 }
 

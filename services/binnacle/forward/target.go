@@ -22,6 +22,7 @@ type Options struct {
 	Cert, Key     string // files with the client's certificate and its key, if the target requires one
 	Authorization string // file with the value of the header Authorization, which is read for each request
 	Host          string // name of this machine in syslog messages
+	Egress        string // folder of the sockets of egress-brokers, through which the target is reached; if empty it is reached directly
 }
 
 // New returns the target of a URL: https://…, http://… of this machine, SCHEME://HOST:PORT with the
@@ -42,6 +43,9 @@ func New(target string, o *Options) (Target, error) {
 	switch u.Scheme {
 	case "file":
 		path := u.Opaque + u.Path
+		if o.Egress != "" {
+			return nil, errors.New("a file is not reached through the egress-broker; omit --egress")
+		}
 		if path == "" || u.Host != "" {
 			return nil, fmt.Errorf("target %q: want file:PATH", target)
 		}
@@ -54,6 +58,9 @@ func New(target string, o *Options) (Target, error) {
 			return nil, errors.New("the target's URL has a password; put it into the file of the authorization instead")
 		}
 		tr := &http.Transport{TLSClientConfig: conf, Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: httpTimeout}
+		if o.Egress != "" {
+			tr.Proxy, tr.DialContext = nil, func(ctx context.Context, _, to string) (net.Conn, error) { return dial(ctx, o.Egress, to) }
+		}
 		return &post{url: target, authorization: o.Authorization, client: &http.Client{Transport: tr, Timeout: httpTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 	case "relp+tls", "relp+tcp", "syslog+tls", "syslog+tcp":
@@ -64,7 +71,7 @@ func New(target string, o *Options) (Target, error) {
 		if over == "tcp" {
 			conf = nil
 		}
-		to := connection{address: u.Host, tls: conf}
+		to := connection{address: u.Host, tls: conf, egress: o.Egress}
 		if protocol == "relp" {
 			return &relp{connection: to, host: o.Host}, nil
 		}

@@ -67,6 +67,7 @@ type Config struct {
 	OCIRuntime      string                   // command of the OCI runtime for containers; empty = runc
 	MicroVM         string                   // containerd runtime of tier "microvm"; empty = that tier is not available
 	Sandboxes       sessionrunner.HeldConfig // held sandboxes of the session-runner
+	Exports         []string                 // servers to which programs may export events through the egress-broker: HOST, HOST:PORT or tcp://HOST:PORT
 	MaxArtifacts    int64                    // maximum size in bytes of the stream ARTIFACTS; 0 = no limit of its own
 	Artifacts       artifact.Collected       // store of the content of artifacts; nil = the stream ARTIFACTS
 	Collector       artifact.Collected       // the same store with the rights to remove; nil = Artifacts

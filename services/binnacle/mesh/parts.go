@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/private"
@@ -36,9 +37,10 @@ var parts = []part{
 		return nil
 	}),
 	of(func(b *setup, s *egressbroker.Service) error {
-		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Hosts: b.cfg.EgressHosts, Networks: b.cfg.EgressNetworks,
-			Endpoints: egressbroker.EndpointsOf(&config.Config{Gateway: config.Gateway{ApprovalWebhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, OIDC: b.cfg.OIDC, OAuth: b.cfg.OAuth, ACME: b.cfg.ACME},
-				Policy: config.Policy{BundleServers: b.cfg.BundleServers}, VaultBroker: config.VaultBroker{TokenEndpoints: b.cfg.TokenEndpoints}})}
+		s.Config = egressbroker.Config{Dir: filepath.Join(b.dir, "egress"), Hosts: b.cfg.EgressHosts, Networks: b.cfg.EgressNetworks, Exports: filepath.Join(b.dir, "exports"),
+			Endpoints: egressbroker.EndpointsOf(&config.Config{Artifacts: config.Artifacts{S3: config.S3{Endpoint: artifact.ServerOf(b.cfg.Artifacts)}}, Tracing: config.Tracing{Endpoint: b.cfg.TracesTo}, EgressBroker: config.EgressBroker{Exports: b.cfg.Exports},
+				Gateway: config.Gateway{ApprovalWebhook: b.cfg.Webhook, JobWebhook: b.cfg.JobWebhook, OIDC: b.cfg.OIDC, OAuth: b.cfg.OAuth, ACME: b.cfg.ACME},
+				Policy:  config.Policy{BundleServers: b.cfg.BundleServers}, VaultBroker: config.VaultBroker{TokenEndpoints: b.cfg.TokenEndpoints}})}
 		if s.Hosts == nil {
 			s.Hosts = []string{"*"}
 		}

@@ -56,7 +56,7 @@ func (es *endpoints) connect(ctx context.Context, q *events.ConnectRequest, w io
 	defer cancel()
 	own, other := net.Pipe()
 	t := &tunnel.End{Conn: own, Cancel: cancel}
-	p, err := es.proxy(x, to, tunnelTime, func() netrule.Reason { return whyEnded(ctx, t) })
+	p, err := es.proxy(x, to, limitsOf(x.Endpoint), func() netrule.Reason { return whyEnded(ctx, t) })
 	if err != nil {
 		return err
 	}

@@ -1,17 +1,20 @@
 package egressbroker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"net"
+	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/binnacle-mesh/binnacle/pkg/config"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
 	"github.com/binnacle-mesh/binnacle/pkg/egress"
+	"github.com/binnacle-mesh/binnacle/pkg/tracing"
 	events "github.com/binnacle-mesh/binnacle/schemas/egressbroker"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/endpoint"
 	"github.com/binnacle-mesh/binnacle/services/egress-broker/internal/proxy"
@@ -34,15 +37,30 @@ func EndpointsOf(c *config.Config) map[string][]string {
 			out[egress.EndpointOIDC] = append(out[egress.EndpointOIDC], "https://"+host)
 		}
 	}
-	for name, servers := range map[string][]string{egress.EndpointBundles: c.Policy.BundleServers, egress.EndpointClients: c.Gateway.OAuth.Documents, egress.EndpointOAuth: c.VaultBroker.TokenEndpoints} {
+	for name, u := range map[string]string{egress.EndpointArtifacts: c.Artifacts.S3.Endpoint, egress.EndpointTraces: tracing.Collector(c.Tracing.Endpoint)} {
+		if u != "" {
+			out[name] = []string{tunnelled(u)}
+		}
+	}
+	for name, servers := range map[string][]string{egress.EndpointExports: c.EgressBroker.Exports, egress.EndpointBundles: c.Policy.BundleServers, egress.EndpointClients: c.Gateway.OAuth.Documents, egress.EndpointOAuth: c.VaultBroker.TokenEndpoints} {
 		for _, server := range servers {
-			if !strings.HasPrefix(server, "http://") {
+			if !strings.Contains(server, "://") {
 				server = "https://" + server
 			}
 			out[name] = append(out[name], server)
 		}
 	}
 	return out
+}
+
+// tunnelled returns the URL of a server to which requests are sent in tunnels, also without TLS, so
+// that a connection and not a request is a flow. It returns a malformed URL as it is.
+func tunnelled(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "http" {
+		return raw
+	}
+	return "tcp://" + net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))
 }
 
 // parseEndpoints parses the endpoints of a configuration.
@@ -77,22 +95,30 @@ type sending struct {
 	Reference string `json:"reference,omitempty"`
 }
 
-// Limits of the proxy of an endpoint.
-const (
-	endpointBytes = 64 << 20
-	endpointFlows = 4
+// connectionLimits are the limits of the proxy of a connection of a service to an endpoint. Those of
+// sharedLimits hold for endpoints whose connections serve many requests.
+var (
+	connectionLimits = proxy.Limits{Bytes: 64 << 20, Flows: 4, Total: tunnelTime}
+	sharedLimits     = proxy.Limits{Bytes: 2 << 30, Flows: 1, Total: tunnelTime}
 )
+
+// limitsOf returns the limits of the proxy of a connection of a service to an endpoint.
+func limitsOf(name string) proxy.Limits {
+	if name == egress.EndpointArtifacts || name == egress.EndpointTraces {
+		return sharedLimits
+	}
+	return connectionLimits
+}
 
 // endpointKey is the key of the subject of the events about flows to endpoints.
 const endpointKey = "endpoints"
 
-// proxy returns a proxy that permits requests to an endpoint, in flows that last at most
-// total. why returns the reason of flows that ended because the proxy did.
-func (es *endpoints) proxy(x sending, e endpoint.Endpoint, total time.Duration, why func() netrule.Reason) (*proxy.Proxy, error) {
+// proxy returns a proxy that permits requests to an endpoint within limits. why returns the reason of flows that ended because the proxy did.
+func (es *endpoints) proxy(x sending, e endpoint.Endpoint, limits proxy.Limits, why func() netrule.Reason) (*proxy.Proxy, error) {
 	addresses := es.s.addresses
 	addresses.Allowed = append(slices.Clone(addresses.Allowed), e.Literal...)
 	files := &flowFiles{es: es, of: x}
-	return proxy.New(proxy.Config{Rules: e.Rules, Addresses: addresses, Resolve: es.s.resolve, Limits: proxy.Limits{Bytes: endpointBytes, Flows: endpointFlows, Total: total},
+	return proxy.New(proxy.Config{Rules: e.Rules, Addresses: addresses, Resolve: es.s.resolve, Limits: limits,
 		Begin: files.begin,
 		Record: func(f proxy.Flow) {
 			if f.Reason == proxy.Cancelled {

@@ -43,6 +43,7 @@ type Config struct {
 	Dir      string   // folder of the sockets, which the session-runner must see under the same path
 	Hosts    []string // only these hosts can be reached by calls: exact names, "*.suffix" or "*"
 	Networks []string // special-use networks that may be dialled, such as 10.0.0.0/8
+	Exports  string   // folder of the sockets for programs that export events; not used without the endpoint exports
 	// Endpoints has the URLs to which services may send requests, by the name of the
 	// endpoint; see EndpointsOf. Paths and queries are not used.
 	Endpoints map[string][]string
@@ -141,6 +142,12 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 			return nil
 		}
 		return consumer.Run(ctx, env.Conn, services.EgressBroker, requests, 16, s.request)
+	})
+	g.Go(func() error {
+		if err := s.endpoints.serveExports(ctx); err != nil {
+			return fmt.Errorf("egress-broker.exports: %w", err)
+		}
+		return nil
 	})
 	s.endpoints.tunnels.serve(&s.endpoints, env.Transport)
 	ready()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/fair"
 	"github.com/binnacle-mesh/binnacle/pkg/handout"
@@ -99,6 +100,7 @@ func outsideOf(env *run.Env, store artifact.Collected) Outside {
 	case store == nil:
 		out.Artifacts = artifact.Sealed{Collected: artifact.Stream{Conn: env.Conn}, Keys: env.Blobs.Keys}
 	default:
+		artifact.Connect(store, env.Endpoint(egress.EndpointArtifacts))
 		out.Artifacts = artifact.Sealed{Collected: artifact.Split{Collected: store, Service: services.SessionRunner, Own: artifact.Stream{Conn: env.Conn}}, Keys: env.Blobs.Keys}
 	}
 	return out

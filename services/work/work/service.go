@@ -15,6 +15,7 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/bus"
 	"github.com/binnacle-mesh/binnacle/pkg/catalog"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/eventlog"
 	"github.com/binnacle-mesh/binnacle/pkg/execute"
 	"github.com/binnacle-mesh/binnacle/pkg/fair"
@@ -93,6 +94,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 	s.env, s.pipelines, s.places = env, newPipelines(env), fair.New(limit)
 	s.store = artifact.Sealed{Collected: artifact.Stream{Conn: env.Conn}, Keys: env.Blobs.Keys}
 	if s.Store != nil {
+		artifact.Connect(s.Store, env.Endpoint(egress.EndpointArtifacts))
 		s.store.Collected = artifact.Split{Collected: s.Store, Service: services.SessionRunner, Own: artifact.Stream{Conn: env.Conn}}
 	}
 	env.OnErasure(func(string) { go s.memory.Close() }) // searches build the indexes again; Close waits for those that run
