@@ -112,6 +112,6 @@ func TestComposeHost(t *testing.T) {
 		}
 	}
 	if closed != 3 {
-		t.Errorf("%d internal networks in docker-compose.yaml, want mesh, objects and vault", closed)
+		t.Errorf("%d internal networks in docker-compose.yaml, want mesh, servers and vault", closed)
 	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/certs"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/ports"
 )
@@ -189,9 +190,9 @@ input(type="imrelp" address="127.0.0.1" port=%q ruleset="events" maxDataSize="25
 }
 
 // forwarder starts `binnacle forward` and returns a function that kills it.
-func forwarder(t *testing.T, m *harness.Mesh, to, ca, cursor string) (kill func()) {
+func forwarder(t *testing.T, m *harness.Mesh, to, ca, cursor string, more ...string) (kill func()) {
 	t.Helper()
-	cmd := exec.Command(harness.Bin(t, "binnacle"), "forward", "--to", to, "--ca", ca, "--cursor", cursor, "--follow")
+	cmd := exec.Command(harness.Bin(t, "binnacle"), append([]string{"forward", "--to", to, "--ca", ca, "--cursor", cursor, "--follow"}, more...)...)
 	cmd.Env = append(os.Environ(), m.Env()...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -205,16 +206,29 @@ func forwarder(t *testing.T, m *harness.Mesh, to, ca, cursor string) (kill func(
 // TestForwardRestarts shows that every event is delivered over syslog with TLS, over HTTPS and to rsyslog
 // over RELP with TLS, as a document that is valid by the schema of OCSF's class, although the receivers
 // end and lose what they have not stored, `binnacle forward` is killed, and the mesh is killed: its one
-// process or, with one process per service, the gateway, audit and the NATS server.
+// process or, with one process per service, the gateway, audit and the NATS server. In one process, there
+// is a further receiver of syslog and of HTTPS that is reached through the egress-broker, which
+// refuses other servers.
 func TestForwardRestarts(t *testing.T) {
 	for name, start := range harness.Topologies {
-		t.Run(name, func(t *testing.T) { forwardRestarts(t, start) })
+		t.Run(name, func(t *testing.T) {
+			var brokered map[string]string
+			if name == "one" {
+				brokered = map[string]string{"syslog+tls": ports.Free(t), "https": ports.Free(t)}
+			}
+			forwardRestarts(t, start, brokered)
+		})
 	}
 }
 
-// forwardRestarts runs the checks of TestForwardRestarts on a topology.
-func forwardRestarts(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh) {
-	m := start(t, harness.Options{Noop: true})
+// forwardRestarts runs the checks of TestForwardRestarts on a topology. brokered are the addresses of the
+// receivers behind the egress-broker, by scheme.
+func forwardRestarts(t *testing.T, start func(testing.TB, harness.Options) *harness.Mesh, brokered map[string]string) {
+	o := harness.Options{Noop: true}
+	if brokered != nil {
+		o.Env = []string{"BINNACLE_EXPORTS=" + brokered["syslog+tls"] + "," + brokered["https"]}
+	}
+	m := start(t, o)
 	dir := t.TempDir()
 	ca := filepath.Join(dir, "cert.pem")
 	certs.Write(t, ca, filepath.Join(dir, "key.pem"), "receiver")
@@ -228,17 +242,32 @@ func forwardRestarts(t *testing.T, start func(testing.TB, harness.Options) *harn
 	}
 	receivers, kills := map[string]*siem{}, map[string]func(){}
 	for scheme, serve := range map[string]func(*siem) func(){"syslog+tls": overSyslog, "https": overHTTPS, "relp+tls": overRELP} {
-		receivers[scheme] = &siem{t: t, addr: ports.Free(t), dir: dir, cert: pair, schema: schema, serve: serve, ids: map[string]bool{}}
+		for name, addr := range map[string]string{scheme: ports.Free(t), scheme + " through the broker": brokered[scheme]} {
+			if addr != "" {
+				receivers[name] = &siem{t: t, addr: addr, dir: dir, cert: pair, schema: schema, serve: serve, ids: map[string]bool{}}
+			}
+		}
 	}
 	for _, s := range receivers {
 		s.end = s.serve(s)
 	}
+	exports := filepath.Join(m.Dir, "exports")
+	if brokered != nil {
+		if out, err := m.CLI("forward", "--to", "https://"+receivers["https"].addr, "--ca", ca, "--cursor", filepath.Join(dir, "other"), "--egress", exports); err == nil || !strings.Contains(err.Error(), "egress-broker.exports") {
+			t.Errorf("a server that is not configured: %v %s", err, out)
+		}
+	}
 	forward := func() {
-		for scheme, s := range receivers {
-			if kills[scheme] != nil {
-				kills[scheme]()
+		for name, s := range receivers {
+			if kills[name] != nil {
+				kills[name]()
 			}
-			kills[scheme] = forwarder(t, m, scheme+"://"+s.addr, ca, filepath.Join(dir, scheme))
+			scheme, broker, _ := strings.Cut(name, " ")
+			var more []string
+			if broker != "" {
+				more = []string{"--egress", exports}
+			}
+			kills[name] = forwarder(t, m, scheme+"://"+s.addr, ca, filepath.Join(dir, name), more...)
 		}
 	}
 	forward()
@@ -293,6 +322,20 @@ func forwardRestarts(t *testing.T, start func(testing.TB, harness.Options) *harn
 	m.WaitReady()
 	calls(5)
 	delivered("after the mesh was killed")
+	for name, s := range receivers {
+		kills[name]()
+		_, port, _ := net.SplitHostPort(s.addr)
+		flow := func(f endpointFlow) bool {
+			return f.Endpoint == egress.EndpointExports && f.Sender == "forward" && fmt.Sprint(f.Port) == port && f.BytesOut > 0
+		}
+		if !strings.Contains(name, "broker") {
+			if slices.ContainsFunc(endpointFlows(t, m), flow) {
+				t.Errorf("%s used the egress-broker", name)
+			}
+			continue
+		}
+		eventually(t, "a flow of "+name+" is on the ledger", time.Minute, func() bool { return slices.ContainsFunc(endpointFlows(t, m), flow) })
+	}
 }
 
 // toDeliver returns the ids of the events of the ledger that are delivered.

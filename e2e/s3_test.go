@@ -12,20 +12,31 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 	"github.com/binnacle-mesh/binnacle/pkg/artifact"
 	"github.com/binnacle-mesh/binnacle/pkg/artifact/s3"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/meshtest/s3test"
 )
 
 // TestArtifactsInS3 shows that a mesh whose configuration names an S3 endpoint stores, reads,
 // holds and removes artifacts there, also after a restart, with credentials of the gateway that
 // cannot remove objects, and that a pack reads an artifact of several parts there. The artifacts are
-// encrypted under the content key of the tenant.
+// encrypted under the content key of the tenant. All requests leave through the egress-broker, also
+// after one of two was killed.
 func TestArtifactsInS3(t *testing.T) {
 	for name, start := range harness.Topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := s3test.Start(t)
 			m := start(t, harness.Options{Capture: "encrypted", Env: e.Env(t)})
+			if name == "processes" {
+				m.StartService("egress-broker-b", "egress-broker")
+			}
 			artifactsInS3(t, m, e, func() {
+				if name == "processes" {
+					m.Kill("egress-broker")
+					id := strings.TrimSpace(cli(t, m, "artifact", "put", e.File(t, s3test.Writer)))
+					cli(t, m, "artifact", "get", id, "--out", filepath.Join(t.TempDir(), "copy"))
+					cli(t, m, "artifact", "delete", id)
+				}
 				for _, p := range m.Names() {
 					m.Restart(p)
 				}
@@ -102,5 +113,26 @@ func artifactsInS3(t *testing.T, m *harness.Mesh, e *s3test.Endpoint, restart fu
 	}
 	if out := run("pack", "run", "sql.query", args); !strings.Contains(out, "Monday") {
 		t.Errorf("a pack that reads an artifact in S3: %s", out)
+	}
+	storedThroughBroker(t, m)
+}
+
+// storedThroughBroker checks that the flows of the gateway and of work to the S3 endpoint are on the
+// ledger, and that connections served several requests.
+func storedThroughBroker(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	sent := map[string]int64{}
+	eventually(t, "the flows to the S3 endpoint are on the ledger", 2*time.Minute, func() bool {
+		clear(sent)
+		for _, f := range endpointFlows(t, m) {
+			if f.Endpoint == egress.EndpointArtifacts && !f.denied && f.Address != "" {
+				sent[f.Sender] += f.BytesOut
+				sent[f.Sender+" flows"]++
+			}
+		}
+		return sent["gateway"] > 2<<20 && sent["work"] > 0
+	})
+	if n := sent["gateway flows"]; n > 40 {
+		t.Errorf("%d connections of the gateway", n)
 	}
 }

@@ -17,12 +17,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
 )
 
 // TestTraces shows that one trace includes the client, the mesh and the provider, that the spans
 // name the tenant, that the span of the request to the provider follows the GenAI conventions of
 // OpenTelemetry and does not contain the prompt, that at least five events of the call have the
-// trace context, and that /metrics has counters for the model.
+// trace context, that /metrics has counters for the model, and that the spans are sent through the
+// egress-broker.
 func TestTraces(t *testing.T) {
 	var mu sync.Mutex
 	spans := map[string]*otlp.Span{}
@@ -106,5 +108,12 @@ func TestTraces(t *testing.T) {
 		defer r.Body.Close()
 		body := all(t, r)
 		return strings.Contains(body, `binnacle_llm_attempts_total{model="t-good",outcome="succeeded",provider="anthropic"} 1`) && strings.Contains(body, `binnacle_llm_tokens_total{model="t-good",provider="anthropic",type="input"} 25`)
+	})
+	eventually(t, "the flows to the collector are on the ledger", time.Minute, func() bool {
+		senders := map[string]bool{}
+		for _, f := range endpointFlows(t, m) {
+			senders[f.Sender] = senders[f.Sender] || f.Endpoint == egress.EndpointTraces && !f.denied && f.BytesOut > 0
+		}
+		return senders["gateway"] && senders["policy"] && senders["llm-router"]
 	})
 }

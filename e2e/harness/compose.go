@@ -148,8 +148,8 @@ func (m *Mesh) configure() {
 	if add("BINNACLE_APPROVAL_WEBHOOK", o.Webhook); o.Webhook != "" {
 		reach = append(reach, "egress-broker")
 	}
-	if len(o.Networks) == 0 && loopback.MatchString(strings.Join(o.Env, "\n")) {
-		reach = Services
+	if loopback.MatchString(strings.Join(o.Env, "\n")) { // as in docker-compose.yaml, no other service has a way out
+		reach = append(reach, "egress-broker", "mcp-router")
 	}
 	for _, f := range o.Files {
 		service, path, _ := strings.Cut(f, "=")

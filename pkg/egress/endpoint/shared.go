@@ -16,7 +16,8 @@ const (
 	// sharedTime is the time after which a Shared opens new connections. The egress-broker ends a
 	// connection after a minute, so a request that lasts less than half a minute is not interrupted.
 	sharedTime  = 25 * time.Second
-	sharedConns = 16 // maximum number of connections of a Shared, except those of requests that last longer than sharedTime
+	sharedIdle  = 10 * time.Second // after this time without a request, a connection is closed
+	sharedConns = 16               // maximum number of connections of a Shared, except those of requests that last longer than sharedTime
 )
 
 // Shared is an http.RoundTripper for many requests to one endpoint, such as those for the parts of
@@ -37,7 +38,7 @@ func NewShared(queries *rpc.Client, name string, conf *tls.Config) *Shared {
 	return &Shared{fresh: func() *Transport {
 		t := New(queries, name, "")
 		t.Proxy, t.DisableKeepAlives, t.TLSClientConfig = nil, false, conf
-		t.MaxConnsPerHost, t.MaxIdleConnsPerHost, t.IdleConnTimeout = sharedConns, sharedConns, sharedTime
+		t.MaxConnsPerHost, t.MaxIdleConnsPerHost, t.IdleConnTimeout = sharedConns, sharedConns, sharedIdle
 		t.DialContext = func(ctx context.Context, _, to string) (net.Conn, error) {
 			c, err := dial(ctx, queries, name, "")
 			if err != nil {

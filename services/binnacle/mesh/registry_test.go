@@ -115,7 +115,7 @@ type composeService struct {
 }
 
 // helpers lists the containers that are not services of the registry.
-var helpers = []string{"balancer", "cli", "init", "keys", "nats", "provision", "recover"}
+var helpers = []string{"balancer", "cli", "forward", "init", "keys", "nats", "provision", "recover"}
 
 // TestCompose checks that docker-compose.yaml runs each program of the registry from its
 // own image, with a health check, a restart policy and only its own keys, and with a
@@ -168,8 +168,8 @@ func TestScraped(t *testing.T) {
 // TestComposeNetworks checks that, according to docker-compose.yaml, only the egress-broker,
 // the llm-router, the mcp-router and the balancer, which publishes the port, are
 // on a network with a way out, that no container has the network of the host, that the host
-// has no address on an internal network, and that only the vault-broker is on the network of
-// Vault.
+// has no address on an internal network, that only the vault-broker is on the network of Vault, and
+// only the egress-broker on that of servers.
 func TestComposeNetworks(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(root, "docker-compose.yaml"))
 	if err != nil {
@@ -197,8 +197,10 @@ func TestComposeNetworks(t *testing.T) {
 		}
 	}
 	for name, s := range doc.Services {
-		if slices.Contains(s.Networks, "vault") && name != "vault-broker" {
-			t.Errorf("%s is on the network of Vault", name)
+		for network, member := range map[string]string{"vault": "vault-broker", "servers": "egress-broker"} {
+			if slices.Contains(s.Networks, network) && name != member {
+				t.Errorf("%s is on the network %s", name, network)
+			}
 		}
 	}
 	slices.Sort(out)

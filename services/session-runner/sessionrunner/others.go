@@ -11,8 +11,15 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/containerd"
 )
 
-// othersEvery is the time between two sweeps of the namespaces of other instances.
-const othersEvery = time.Minute
+const (
+	// othersEvery is the time between two sweeps of the namespaces of other instances.
+	othersEvery = time.Minute
+	// othersSoon is that time until othersFirst after the start. An instance that was killed and
+	// started again before its lease had ended has another slot, and the lease of the former one
+	// ends within this time.
+	othersSoon  = 5 * time.Second
+	othersFirst = 30 * time.Second
+)
 
 // heldInstance takes the place of an instance in the name of the namespace that all
 // instances share.
@@ -31,14 +38,17 @@ func (s *Service) sweepOthers(ctx context.Context) (stop func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		gone := map[string]containerd.Remains{}
-		t := time.NewTicker(othersEvery)
-		defer t.Stop()
+		began := time.Now()
 		for {
 			gone = s.removeGone(ctx, r, gone)
+			wait := othersEvery
+			if time.Since(began) < othersFirst {
+				wait = othersSoon
+			}
 			select {
 			case <-ctx.Done():
 				return
-			case <-t.C:
+			case <-time.After(wait):
 			}
 		}
 	})
