@@ -14,41 +14,33 @@ import (
 	"github.com/binnacle-mesh/binnacle/e2e/harness"
 )
 
-// TestComposeHost shows that a container on one of the internal networks of docker-compose.yaml
-// reaches no IPv4 address of the host, and that a container on an internal network without the
-// options of these networks reaches one.
-func TestComposeHost(t *testing.T) {
-	run := func(args ...string) string {
-		t.Helper()
-		cmd := exec.Command("docker", args...)
-		cmd.Dir = harness.Root()
-		var errors bytes.Buffer
-		cmd.Stderr = &errors
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("docker %s: %v\n%s", strings.Join(args, " "), err, errors.Bytes())
-		}
-		return strings.TrimSpace(string(out))
+// docker runs a docker command and returns its standard output.
+func docker(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("docker", args...)
+	cmd.Dir = harness.Root()
+	var errors bytes.Buffer
+	cmd.Stderr = &errors
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("docker %s: %v\n%s", strings.Join(args, " "), err, errors.Bytes())
 	}
-	var doc struct {
-		Networks map[string]struct {
-			Internal bool
-			Options  map[string]string `json:"driver_opts"`
-		}
-	}
-	if err := json.Unmarshal([]byte(run("compose", "-f", "docker-compose.yaml", "config", "--format", "json")), &doc); err != nil {
-		t.Fatal(err)
-	}
-	busybox, err := os.ReadFile("/bin/busybox")
+	return strings.TrimSpace(string(out))
+}
+
+// busybox imports an image with busybox, and returns its name.
+func busybox(t *testing.T) string {
+	t.Helper()
+	program, err := os.ReadFile("/bin/busybox")
 	if err != nil {
 		t.Fatalf("%v: install the Debian package busybox-static", err)
 	}
 	var root bytes.Buffer
 	w := tar.NewWriter(&root)
-	if err := w.WriteHeader(&tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(busybox))}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(program))}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(busybox); err != nil || w.Close() != nil {
+	if _, err := w.Write(program); err != nil || w.Close() != nil {
 		t.Fatal(err)
 	}
 	image := fmt.Sprintf("binnacle-e2e-busybox-%d", os.Getpid())
@@ -57,7 +49,24 @@ func TestComposeHost(t *testing.T) {
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	t.Cleanup(func() { run("rmi", "-f", image) })
+	t.Cleanup(func() { docker(t, "rmi", "-f", image) })
+	return image
+}
+
+// TestComposeHost shows that a container on one of the internal networks of docker-compose.yaml
+// reaches no IPv4 address of the host, and that a container on an internal network without the
+// options of these networks reaches one.
+func TestComposeHost(t *testing.T) {
+	var doc struct {
+		Networks map[string]struct {
+			Internal bool
+			Options  map[string]string `json:"driver_opts"`
+		}
+	}
+	if err := json.Unmarshal([]byte(docker(t, "compose", "-f", "docker-compose.yaml", "config", "--format", "json")), &doc); err != nil {
+		t.Fatal(err)
+	}
+	image := busybox(t)
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +92,9 @@ func TestComposeHost(t *testing.T) {
 		for k, v := range options {
 			args = append(args, "--opt", k+"="+v)
 		}
-		run(append(args, network)...)
-		t.Cleanup(func() { run("network", "rm", network) })
-		hosts := run("network", "inspect", "-f", "{{(index .IPAM.Config 0).Gateway}}", network)
+		docker(t, append(args, network)...)
+		t.Cleanup(func() { docker(t, "network", "rm", network) })
+		hosts := docker(t, "network", "inspect", "-f", "{{(index .IPAM.Config 0).Gateway}}", network)
 		addrs, err := net.InterfaceAddrs()
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +104,7 @@ func TestComposeHost(t *testing.T) {
 				hosts += " " + n.IP.String()
 			}
 		}
-		return run("run", "--rm", "--network", network, image, "/bin/busybox", "sh", "-c",
+		return docker(t, "run", "--rm", "--network", network, image, "/bin/busybox", "sh", "-c",
 			`for a in `+hosts+`; do [ "$(/bin/busybox nc -w 5 $a `+port+` </dev/null 2>/dev/null)" = host ] && echo $a & done; wait`)
 	}
 	if got := reached("open", nil); got == "" {

@@ -16,6 +16,7 @@ type WaysOut struct {
 	Host, Port string   // IPv4 address and port of a server of the test, which the broker may dial
 	Raw        []Raw    // further requests
 	Tunnels    []Tunnel // further tunnels
+	H2         []Raw    // https URLs, and a part of the expected version, status and body
 	Dials      []string // further connections past the proxy, which must fail: network and address
 }
 
@@ -41,7 +42,7 @@ func (w *WaysOut) Pack(t testing.TB, dir string, more string, tiers ...string) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		manifest := "tier: " + tier + "\ntimeout_s: 120\ninput_schema: {properties: {raw: {type: array, items: {type: string}}, dial: {type: array, items: {type: string}}, tls: {type: array, items: {type: string}}}}\n" +
+		manifest := "tier: " + tier + "\ntimeout_s: 120\ninput_schema: {properties: {raw: {type: array, items: {type: string}}, dial: {type: array, items: {type: string}}, tls: {type: array, items: {type: string}}, h2: {type: array, items: {type: string}}}}\n" +
 			fmt.Sprintf("egress:\n- {host: %s, port: %s, mode: http, paths: [/open/**]}\n- {host: 127.0.0.1, port: %s, mode: http}\n- {host: 169.254.169.254, port: 80, mode: http}\n- {host: tls.example, mode: terminate}\n- {host: pass.example, mode: passthrough}\n", w.Host, w.Port, w.Port) + more
 		if err := os.WriteFile(filepath.Join(dir, "wayout-"+tier+".pack.yaml"), []byte(manifest), 0o644); err != nil {
 			t.Fatal(err)
@@ -92,6 +93,9 @@ func (w *WaysOut) Try(t *testing.T, m *Mesh, tier string) {
 	for _, d := range tunnels {
 		in["tls"] = append(in["tls"], d.To+" "+d.Name)
 	}
+	for _, r := range w.H2 {
+		in["h2"] = append(in["h2"], r.Text)
+	}
 	args, err := json.Marshal(in)
 	if err != nil {
 		t.Fatal(err)
@@ -101,18 +105,23 @@ func (w *WaysOut) Try(t *testing.T, m *Mesh, tier string) {
 		t.Fatalf("%v %d %s", err, r.Status, r.Body)
 	}
 	var doc struct {
-		Output struct{ Raw, Dial, TLS, Found []string }
+		Output struct{ Raw, Dial, TLS, H2, Found []string }
 	}
 	if err := json.Unmarshal(r.Body, &doc); err != nil {
 		t.Fatal(err)
 	}
 	o := doc.Output
-	if len(o.Raw) != len(raw) || len(o.Dial) != len(dials) || len(o.TLS) != len(tunnels) {
+	if len(o.Raw) != len(raw) || len(o.Dial) != len(dials) || len(o.TLS) != len(tunnels) || len(o.H2) != len(w.H2) {
 		t.Fatalf("%s", r.Body)
 	}
 	for i, want := range raw {
-		if !strings.Contains(o.Raw[i], want.Want) || want.Want != "page" && strings.Contains(o.Raw[i], "page") {
+		if !strings.Contains(o.Raw[i], want.Want) || !strings.HasPrefix(want.Want, "page") && strings.Contains(o.Raw[i], "page") {
 			t.Errorf("%q: %q, want %s", want.Text, o.Raw[i], want.Want)
+		}
+	}
+	for i, want := range w.H2 {
+		if !strings.Contains(o.H2[i], want.Want) {
+			t.Errorf("%s: %q, want %s", want.Text, o.H2[i], want.Want)
 		}
 	}
 	for i, d := range dials {

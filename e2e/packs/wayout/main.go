@@ -1,6 +1,6 @@
 // Command wayout is a pack that tries to leave its sandbox through the network: with raw
-// requests to the proxy, with connections that bypass it, and with TLS in a tunnel of the
-// proxy. It returns the result of each attempt, and the sockets that it finds.
+// requests to the proxy, with connections that bypass it, with TLS in a tunnel of the
+// proxy, and with requests in HTTP/2 through it. It returns the result of each attempt, and the sockets that it finds.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -28,11 +29,12 @@ func main() {
 		Raw  []string `json:"raw"`  // requests to the proxy
 		Dial []string `json:"dial"` // network and address
 		TLS  []string `json:"tls"`  // host and port of a tunnel, and the server name for TLS in it
+		H2   []string `json:"h2"`   // https URLs
 	}
 	if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
 		log.Fatal(err)
 	}
-	out := map[string][]string{"raw": {}, "dial": {}, "tls": {}, "found": found()}
+	out := map[string][]string{"raw": {}, "dial": {}, "tls": {}, "h2": {}, "found": found()}
 	for _, text := range in.Raw {
 		out["raw"] = append(out["raw"], raw(text))
 	}
@@ -43,6 +45,9 @@ func main() {
 	for _, d := range in.TLS {
 		tunnel, name, _ := strings.Cut(d, " ")
 		out["tls"] = append(out["tls"], handshake(tunnel, name))
+	}
+	for _, u := range in.H2 {
+		out["h2"] = append(out["h2"], request(u))
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
 		log.Fatal(err)
@@ -121,6 +126,23 @@ func handshake(tunnel, name string) string {
 		return "handshake: " + err.Error()
 	}
 	return "connected"
+}
+
+// request requests a URL in HTTP/2, without verifying the certificate. It returns the version of HTTP, the
+// status and the body of the response, or the text of an error.
+func request(target string) string {
+	t := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		Proxy: func(*http.Request) (*url.URL, error) { return url.Parse(os.Getenv("HTTP_PROXY")) }}
+	r, err := (&http.Client{Transport: t, Timeout: patience}).Get(target)
+	if err != nil {
+		return err.Error()
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(r.Body, 4096))
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%s %d %s", r.Proto, r.StatusCode, body)
 }
 
 // found returns the unix sockets of the file system that accept a connection, and inherited
