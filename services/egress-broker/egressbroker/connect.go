@@ -10,6 +10,7 @@ import (
 
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 	"github.com/binnacle-mesh/binnacle/pkg/core/netrule"
+	"github.com/binnacle-mesh/binnacle/pkg/egress"
 	"github.com/binnacle-mesh/binnacle/pkg/egress/endpoint"
 	"github.com/binnacle-mesh/binnacle/pkg/rpc"
 	"github.com/binnacle-mesh/binnacle/pkg/transient"
@@ -48,9 +49,9 @@ func (es *endpoints) connect(ctx context.Context, q *events.ConnectRequest, w io
 		return rpc.Errorf(contract.CodeInvalidInput, "connection_id and endpoint must be names, and reference at most %d bytes", maxReference)
 	}
 	to, known := es.named[q.Endpoint]
-	if !known {
+	if !known || !egress.MaySend(x.Sender, x.Endpoint) {
 		es.deny(ctx, x)
-		return rpc.Errorf(contract.CodeNotFound, "the egress-broker has no endpoint %s in its configuration", q.Endpoint)
+		return rpc.Errorf(contract.CodeNotFound, "the egress-broker has no endpoint %s for %s in its configuration", q.Endpoint, x.Sender)
 	}
 	ctx, cancel := context.WithTimeout(ctx, tunnelTime)
 	defer cancel()

@@ -88,7 +88,7 @@ func (b *broker) endpointEvents(t *testing.T) (out []events.EndpointFlowEnded, d
 }
 
 // TestConnect shows that a service reaches the endpoint that it names and no other server,
-// not even through a redirect; that a name with a private address is not dialled, while an
+// not even through a redirect, and no endpoint of another service; that a name with a private address is not dialled, while an
 // address in the configuration is; and that each flow and denial is recorded for the tenant,
 // with bytes and without paths.
 func TestConnect(t *testing.T) {
@@ -108,7 +108,7 @@ func TestConnect(t *testing.T) {
 		return []netip.Addr{netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("127.0.0.1")}, nil // one that may be dialled, and one that may not
 	}
 	var err error
-	if b.endpoints.named, err = parseEndpoints(map[string][]string{"hook": {site.URL + "/hush"}, "tls": {secure.URL}, "named": {"http://hooks.example:80/hush"}}); err != nil {
+	if b.endpoints.named, err = parseEndpoints(map[string][]string{"hook": {site.URL + "/hush"}, "tls": {secure.URL}, "named": {"http://hooks.example:80/hush"}, egress.EndpointBundles: {site.URL}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx := transient.InTenant(t.Context(), "t")
@@ -143,7 +143,10 @@ func TestConnect(t *testing.T) {
 	if _, _, err := send("none", site.URL); rpc.CodeOf(err) == "" || !strings.Contains(err.Error(), "no endpoint none") {
 		t.Error("an endpoint that is not configured:", err)
 	}
-	for range 8 { // seven requests, and the redirected one
+	if _, _, err := send(egress.EndpointBundles, site.URL); rpc.CodeOf(err) == "" || !strings.Contains(err.Error(), "no endpoint bundles") {
+		t.Error("an endpoint of another service:", err)
+	}
+	for range 9 { // eight requests, and the redirected one
 		select {
 		case <-ended:
 		case <-time.After(time.Minute):
@@ -162,7 +165,7 @@ func TestConnect(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	if want := "hook http |hook http |hook http host_denied|hook http port_denied|named http address_blocked|none  endpoint_unknown|tls  host_denied|tls passthrough "; strings.Join(got, "|") != want || denied != 5 {
+	if want := "bundles  endpoint_unknown|hook http |hook http |hook http host_denied|hook http port_denied|named http address_blocked|none  endpoint_unknown|tls  host_denied|tls passthrough "; strings.Join(got, "|") != want || denied != 6 {
 		t.Errorf("%d denials, %s, want %s", denied, strings.Join(got, "|"), want)
 	}
 	if left, err := os.ReadDir(b.Dir); err != nil || len(left) != 0 {
@@ -275,6 +278,10 @@ func TestEndpointsOf(t *testing.T) {
 	got := EndpointsOf(&config.Config{Gateway: config.Gateway{JobWebhook: "https://a/x", OIDC: config.OIDC{Issuer: "https://b", Hosts: []string{"c:8443"}}, OAuth: config.OAuth{Documents: []string{"i"}}, ACME: config.ACME{Domains: []string{"f"}, Directory: "https://g/dir"}},
 		Policy: config.Policy{BundleServers: []string{"d", "http://e:8080"}}, VaultBroker: config.VaultBroker{TokenEndpoints: []string{"h"}}})
 	if len(got) != 6 || !slices.Equal(got[egress.EndpointClients], []string{"https://i"}) || !slices.Equal(got[egress.EndpointOAuth], []string{"https://h"}) || !slices.Equal(got[egress.EndpointACME], []string{"https://g/dir"}) || !slices.Equal(got[egress.EndpointBundles], []string{"https://d", "http://e:8080"}) || !slices.Equal(got[egress.EndpointJobWebhook], []string{"https://a/x"}) || !slices.Equal(got[egress.EndpointOIDC], []string{"https://b", "https://c:8443"}) {
+		t.Error(got)
+	}
+	got = EndpointsOf(&config.Config{Artifacts: config.Artifacts{S3: config.S3{Endpoint: "http://s3/"}}, Tracing: config.Tracing{Endpoint: "https://spans:4318"}, EgressBroker: config.EgressBroker{Exports: []string{"siem:6514", "tcp://siem:514"}}})
+	if len(got) != 3 || !slices.Equal(got[egress.EndpointArtifacts], []string{"tcp://s3:80"}) || !slices.Equal(got[egress.EndpointTraces], []string{"https://spans:4318/v1/traces"}) || !slices.Equal(got[egress.EndpointExports], []string{"https://siem:6514", "tcp://siem:514"}) {
 		t.Error(got)
 	}
 	if got := EndpointsOf(&config.Config{Gateway: config.Gateway{OIDC: config.OIDC{Hosts: []string{"c"}}, ACME: config.ACME{Directory: "https://g/dir"}}}); len(got) != 0 {

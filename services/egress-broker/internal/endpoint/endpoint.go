@@ -14,7 +14,8 @@ import (
 // Endpoint holds the rules for what services may send to one endpoint.
 type Endpoint struct {
 	Rules []netrule.Rule
-	// Literal lists the addresses that the URLs contain in place of a name, except link-local ones.
+	// Literal lists the addresses that the URLs contain in place of a name, except link-local ones,
+	// and the loopback addresses if a URL contains localhost.
 	// They may be dialled although they are of special use, since the operator has written them and
 	// no name server is involved.
 	Literal []netip.Prefix
@@ -40,6 +41,9 @@ func Parse(urls []string) (e Endpoint, err error) {
 		if literal.IsValid() && !literal.IsLinkLocalUnicast() {
 			e.Literal = append(e.Literal, netip.PrefixFrom(literal, literal.BitLen()))
 		}
+		if host == "localhost" {
+			e.Literal = append(e.Literal, loopback...)
+		}
 		rule := netrule.Rule{Host: host, Port: int64(port), Mode: m.mode}
 		if !slices.ContainsFunc(e.Rules, func(r netrule.Rule) bool { return r.Host == rule.Host && r.Port == rule.Port && r.Mode == rule.Mode }) {
 			e.Rules = append(e.Rules, rule)
@@ -47,6 +51,9 @@ func Parse(urls []string) (e Endpoint, err error) {
 	}
 	return e, nil
 }
+
+// loopback lists the addresses of localhost (RFC 6761, section 6.3).
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("::1/128")}
 
 // modes has the mode and the default port of each scheme.
 var modes = map[string]struct {

@@ -28,6 +28,9 @@ func TestParse(t *testing.T) {
 	if len(e.Literal) != 1 || e.Literal[0].String() != "10.1.2.3/32" {
 		t.Error(e.Literal)
 	}
+	if e, err := Parse([]string{"http://localhost:4318", "http://localhost.example"}); err != nil || len(e.Literal) != 2 || e.Literal[0].String() != "127.0.0.1/32" || e.Literal[1].String() != "::1/128" {
+		t.Error(e, err)
+	}
 	for _, bad := range []string{"ftp://hush", "https://hush\x00", "tcp://hush", "https://", "http://0x7f.1/hush", "https://[::ffff:169.254.169.254]/hush", "https://127.1", "hush"} {
 		if _, err := Parse([]string{bad}); err == nil || strings.Contains(err.Error(), "hush") {
 			t.Errorf("%q: %v", bad, err)
