@@ -184,21 +184,21 @@ func TestMeshLeaks(t *testing.T) {
 	kills := map[string]int{}
 	chaos.Go(func() {
 		rng := rand.New(rand.NewPCG(2, 1))
-		for {
+		for second := 0; ; second++ {
 			select {
 			case <-stop:
 				return
 			case <-time.After(time.Second):
 			}
-			switch x := rng.IntN(16); {
-			case x < 2: // the process is started again within its lease
-				m.Restart(runners[x])
+			switch x := second % 16; {
+			case x == 1 || x == 9: // the process is started again within its lease
+				m.Restart(runners[x/8])
 				kills["session-runner"]++
-			case x == 2 && kills["containerd"] < 3:
+			case x == 3 && kills["containerd"] < 3:
 				d.kill()
 				d.start()
 				kills["containerd"]++
-			case x < 10:
+			case x%2 == 0:
 				if pids := d.shims(); len(pids) > 0 {
 					_ = syscall.Kill(pids[rng.IntN(len(pids))], syscall.SIGKILL)
 					kills["shim"]++
