@@ -100,7 +100,7 @@ var _ = register("12.11 queries of a compromised service", func(t *testing.T, m 
 	verbs := map[string]map[string][]string{ // services that may send a query, by the service that answers it and by the query
 		"audit": {"acted": {"policy"}, "call": {"gateway", "llm-router"}, "decision": {"gateway"}, "evidence": {"gateway"}, "proposal": {"gateway", "llm-router"}, "search": {"gateway"}, "sessions": {"gateway"},
 			"transcript": {"judge"}, "view": {"gateway"}},
-		"egress-broker":  {"connect": {"gateway", "policy", "vault-broker"}, "connection_write": {"gateway", "policy", "vault-broker"}},
+		"egress-broker":  {"connect": harness.Services, "connection_write": harness.Services}, // each endpoint has its services: TestConnect
 		"gateway":        {"body": services.Executors(), "health": {"gateway"}, "sealed_value": {"vault-broker"}},
 		"judge":          {"body": services.Executors(), "health": {"gateway"}},
 		"llm-router":     {"models": {"gateway"}, "stored_response": {"gateway"}, "spend": {"gateway"}, "view": {"gateway"}},
