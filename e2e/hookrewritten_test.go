@@ -53,9 +53,8 @@ esac
 		a.pluginPackage(t, "work/.opencode/")
 		a.workFile(t, "opencode.json", strings.Replace(string(readFile(t, filepath.Join(a.work, "opencode.json"))), `"file://`+a.home+`/rewrite.js"`, "", 1))
 		want, written, result = []string{"shell ALLOW failed agent_tool_failed caller"}, "", "readonly property"
-	case "gemini-cli": // hooks of the user follow those of the project
-		a.write(t, ".gemini/settings.json", strings.Replace(string(readFile(t, filepath.Join(a.work, ".gemini/settings.json"))), "{", `{"security": {"auth": {"selectedType": "gemini-api-key"}}, `, 1))
-		a.workFile(t, ".gemini/settings.json", "{}")
+	case "gemini-cli": // hooks of a project follow those of the user
+		where = nil
 		events = []string{"ran_without_decision"}
 	}
 	model.Add(harness.Prompt, steps...)

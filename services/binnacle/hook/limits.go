@@ -37,7 +37,7 @@ var limits = map[string][]string{
 		"Gemini CLI 0.61.0: a hook that is killed, that ends with status 1, or that does not answer before its timeout does not stop the tool; install sets a timeout that is longer than the hook waits",
 		"Gemini CLI 0.61.0: the hooks of a project run only in a folder that its user has trusted (or with GEMINI_CLI_TRUST_WORKSPACE=true); with --skip-trust, tools run without them; those of the user run everywhere",
 		"Gemini CLI 0.61.0: it has no events of subagents, and the documents of their tools do not name them; it does not wait for the hook at the end of a session",
-		"Gemini CLI 0.61.0: hooks run one after the other, because ours state so, and policy decides on the input as the hooks before ours have rewritten it; if a hook after ours rewrites it (those of the user follow those of the project), or one before ours omits members of the input, the tool runs with it, which is recorded as an event ran_without_decision",
+		"Gemini CLI 0.61.0: hooks run one after the other, because ours state so, and policy decides on the input as the hooks before ours have rewritten it; if a hook after ours rewrites it (those of a project follow those of the user), or one before ours omits members of the input, the tool runs with it, which is recorded as an event ran_without_decision",
 		"Gemini CLI 0.61.0: it cannot ask its user in response to a hook",
 	},
 }
