@@ -144,7 +144,8 @@ func detail(t *testing.T, m *harness.Mesh, service, part string) []string {
 // keys, NATS identities and the sealing key can be rotated and revoked under load without a failed call,
 // that new connections do not fail after a gateway was killed, that the scripts for pipelines and
 // artifacts pass, that hooks of a coding agent work (composeHooks, composeClient) and wait for a vote that
-// a receiver of the approval webhook casts, and that a second instance of audit is rejected.
+// a receiver of the approval webhook casts, and that a second instance of audit,
+// and one of the vault-broker with its files, is rejected.
 func TestComposeScale(t *testing.T) {
 	a, url := newApprover(t, "waiting-coder")
 	m := harness.Compose(t, harness.Options{Noop: true, Webhook: url, Env: []string{"BINNACLE_EGRESS_NETWORKS=" + harness.ComposeHost(t) + "/32", "BINNACLE_APPROVAL_PAGE=https://console.example/{call}"}})
@@ -342,7 +343,7 @@ func gatewayDies(t *testing.T, m *harness.Mesh, l *load) {
 	l.check(t, "the return of a gateway")
 }
 
-// runsOnceOnCompose shows that a second instance of audit logs that only one may run,
+// runsOnceOnCompose shows that second instances of audit and of the vault-broker log that only one may run,
 // and that instances that restart after a crash are not rejected as second ones.
 func runsOnceOnCompose(t *testing.T, m *harness.Mesh) {
 	for _, s := range []string{"audit", "vault-broker", "provision"} {
@@ -357,11 +358,13 @@ func runsOnceOnCompose(t *testing.T, m *harness.Mesh) {
 		}
 		return true
 	})
-	if out, err := m.ComposeCLI("up", "-d", "--no-recreate", "--scale", "audit=2", "--scale", "gateway=2", "--scale", "policy=2", "--scale", "llm-router=2", "--scale", "session-runner=2", "--scale", "judge=2"); err != nil {
+	if out, err := m.ComposeCLI("up", "-d", "--no-recreate", "--scale", "audit=2", "--scale", "vault-broker=2", "--scale", "gateway=2", "--scale", "policy=2", "--scale", "llm-router=2", "--scale", "session-runner=2", "--scale", "judge=2"); err != nil {
 		t.Fatal(out, err)
 	}
-	eventually(t, "the second audit ends and says why", 30*time.Second, func() bool {
-		out, err := m.ComposeCLI("logs", "--no-log-prefix", "audit")
-		return err == nil && strings.Contains(out, "audit may run once, and runs already: audit-1 on ")
-	})
+	for _, service := range []string{"audit", "vault-broker"} {
+		eventually(t, "the second "+service+" ends and says why", 30*time.Second, func() bool {
+			out, err := m.ComposeCLI("logs", "--no-log-prefix", service)
+			return err == nil && strings.Contains(out, service+" may run once, and runs already: "+service+"-1 on ")
+		})
+	}
 }
