@@ -86,9 +86,9 @@ func (p inProcess) InProcessConn() (net.Conn, error) {
 	return p.server.InProcessConn()
 }
 
-// Identity returns the public part of the NATS user key that the connection presents, or will
+// IdentityOf returns the public part of the NATS user key that the connection presents, or will
 // present when it reconnects.
-func (c *Conn) Identity() string { return c.id.current() }
+func IdentityOf(c *Conn) string { return c.id.current() }
 
 // PullExpiry is the time after which the pull requests of consumers expire.
 const PullExpiry = 10 * time.Second
@@ -103,12 +103,12 @@ const settle = PullExpiry + time.Second
 // does not accept it. Once the server has accepted it for the duration settle, the next call
 // replaces the key and reconnects. Requests that wait for a response then fail, as at every loss of
 // the connection. It does nothing if the key is the current one. Only one goroutine may call it.
-func (c *Conn) Identify(seed []byte) error {
+func Identify(c *Conn, seed []byte) error {
 	var next identity
 	if err := next.use(seed); err != nil {
 		return err
 	}
-	if next.public == c.Identity() {
+	if next.public == IdentityOf(c) {
 		return nil
 	}
 	opts := []nats.Option{nats.Nkey(next.public, next.sign), nats.Timeout(connectTimeout), nats.NoReconnect()}

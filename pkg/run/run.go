@@ -145,12 +145,12 @@ func (v *Env) identify(ctx context.Context, read func() (string, error)) {
 			return
 		case <-time.After(keyPoll):
 		}
-		was := v.Conn.Identity()
+		was := bus.IdentityOf(v.Conn)
 		seed, err := read()
 		if err == nil {
-			err = v.Conn.Identify([]byte(seed))
+			err = bus.Identify(v.Conn, []byte(seed))
 		}
-		switch now := v.Conn.Identity(); {
+		switch now := bus.IdentityOf(v.Conn); {
 		case err != nil:
 			if err.Error() != refused { // the server may not have its new configuration yet
 				v.Log.Warn("NATS identity not replaced", "err", err)

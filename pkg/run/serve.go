@@ -63,7 +63,9 @@ func Serve(ctx context.Context, cfg Config, s Service, ready func()) error {
 	env.starting.add(startTask{instance: slot.Instance, done: in.started})
 	env.Report(func(context.Context) Health { return Health{Name: "service", OK: in.takesWork.Load()} })
 	if cfg.NKey != nil {
-		env.Report(func(context.Context) Health { return Health{Name: "nats-identity", OK: true, Detail: conn.Identity()} })
+		env.Report(func(context.Context) Health {
+			return Health{Name: "nats-identity", OK: true, Detail: bus.IdentityOf(conn)}
+		})
 	}
 	if err := in.loadKey(); err != nil {
 		return err

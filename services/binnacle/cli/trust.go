@@ -61,7 +61,7 @@ mesh uses the new keys within seconds.`,
 			Args:              takes(1, 1),
 			ValidArgsFunction: byPosition(words(keyring.Replaceable()...)),
 		}, func(ring *keyring.Ring, pos []string) error {
-			return printKID(c)(pos[0], ring.Retire(pos[0]))
+			return printKID(c)(pos[0], keyring.Retire(ring, pos[0]))
 		}),
 		newRingCmd(c, &cobra.Command{
 			Use:               "revoke KID",
@@ -95,7 +95,7 @@ func rotate(c *env, ring *keyring.Ring, name string) error {
 	case !slices.Contains(keyring.Replaceable(), name):
 		return printKID(c)(ring.Rotate(name))
 	}
-	id, err := ring.Replace(name)
+	id, err := keyring.Replace(ring, name)
 	if err == nil && name == keyring.TokenKey {
 		err = mesh.Tokens(c.data, ring)
 	}

@@ -155,7 +155,7 @@ func ServerConfig(ring *keyring.Ring, o bus.ServerOptions) (string, error) {
 		return "", err
 	}
 	o.Mirror = &bus.MirrorKeys{}
-	if o.FormerKeys, err = ring.FormerNKeys(); err != nil {
+	if o.FormerKeys, err = keyring.FormerNKeys(ring); err != nil {
 		return "", err
 	}
 	if o.Mirror.Keeper, err = ring.NKeyPublic(bus.MirrorKeeper); err != nil {

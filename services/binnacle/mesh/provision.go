@@ -143,7 +143,7 @@ func (p *Provisioner) Run(ctx context.Context, ready func()) error {
 func (p *Provisioner) identify(c *bus.Conn) {
 	seed, err := p.Ring.NKey(services.Provision)
 	if err == nil {
-		err = c.Identify(seed)
+		err = bus.Identify(c, seed)
 	}
 	if err != nil {
 		slog.Warn("NATS identity not replaced, will be tried again", "err", err)

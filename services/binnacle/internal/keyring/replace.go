@@ -58,25 +58,25 @@ func Replaceable() []string {
 // the new key: the public key of one NATS identity, the key id of the sealing key, or name. Both
 // keys are valid until Retire is called. Replace returns an error for another name, and if the
 // key before the current one was not retired.
-func (r *Ring) Replace(name string) (id string, err error) {
+func Replace(r *Ring, name string) (id string, err error) {
 	switch identity, one := strings.CutPrefix(name, NATSKey+"/"); {
 	case one && slices.Contains(identities(), identity):
-		return r.replaceNKey(identity)
+		return replaceNKey(r, identity)
 	case name == NATSKey:
-		return name, r.replaceNKeys()
+		return name, replaceNKeys(r)
 	case name == WebhookKey:
-		_, err := r.replaceSeed(webhookSeed)
+		_, err := replaceSeed(r, webhookSeed)
 		return name, err
 	case name == TokenKey:
-		return name, r.replaceToken()
+		return name, replaceToken(r)
 	case name == SealingKey:
-		return r.replaceSealing()
+		return replaceSealing(r)
 	}
 	return "", fmt.Errorf("key %q: want one of %s", name, strings.Join(Replaceable(), ", "))
 }
 
 // Retire ends the validity of the key that Replace has replaced. It is an error if there is none.
-func (r *Ring) Retire(name string) error {
+func Retire(r *Ring, name string) error {
 	identity, one := strings.CutPrefix(name, NATSKey+"/")
 	if one && slices.Contains(identities(), identity) {
 		err := os.Remove(r.Path(identity + nkeyEnd + formerEnd))
@@ -86,13 +86,13 @@ func (r *Ring) Retire(name string) error {
 		return err
 	}
 	if name == NATSKey {
-		return r.retireNKeys()
+		return retireNKeys(r)
 	}
 	file := map[string]string{TokenKey: tokenPublic, WebhookKey: webhookSeed, SealingKey: sealSeed}[name]
 	if file == "" {
 		return fmt.Errorf("key %q: want one of %s", name, strings.Join(Replaceable(), ", "))
 	}
-	lines, err := r.lines(file)
+	lines, err := lines(r, file)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (r *Ring) Retire(name string) error {
 		return noFormer(name)
 	}
 	if name == SealingKey {
-		if err := r.revokeSealing(lines[1]); err != nil {
+		if err := revokeSealing(r, lines[1]); err != nil {
 			return err
 		}
 	}
@@ -108,7 +108,7 @@ func (r *Ring) Retire(name string) error {
 }
 
 // revokeSealing revokes the sealing key with a seed in hex, unless it is revoked.
-func (r *Ring) revokeSealing(line string) error {
+func revokeSealing(r *Ring, line string) error {
 	seed, err := run.ParseSeed(r.Path(sealSeed), line)
 	if err != nil {
 		return err
@@ -142,14 +142,14 @@ func unretired(name string) error {
 }
 
 // lines returns the lines of a file of the ring.
-func (r *Ring) lines(file string) ([]string, error) {
+func lines(r *Ring, file string) ([]string, error) {
 	b, err := os.ReadFile(r.Path(file))
 	return strings.Fields(string(b)), err
 }
 
 // replaceSeed makes a new seed, puts it before the current one in a file, and returns it.
-func (r *Ring) replaceSeed(file string) ([]byte, error) {
-	lines, err := r.lines(file)
+func replaceSeed(r *Ring, file string) ([]byte, error) {
+	lines, err := lines(r, file)
 	if err != nil {
 		return nil, err
 	}
@@ -163,8 +163,8 @@ func (r *Ring) replaceSeed(file string) ([]byte, error) {
 
 // replaceToken makes a new token key. The public keys are written first, so that no token is
 // signed with a key that gateways cannot learn.
-func (r *Ring) replaceToken() error {
-	lines, err := r.lines(tokenPublic)
+func replaceToken(r *Ring) error {
+	lines, err := lines(r, tokenPublic)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (r *Ring) replaceToken() error {
 
 // replaceSealing makes a new sealing key, and signs its trust document. The seed is written
 // first, so that the vault-broker can open what is sealed to the published key.
-func (r *Ring) replaceSealing() (kid string, err error) {
+func replaceSealing(r *Ring) (kid string, err error) {
 	root, err := r.Root()
 	if err != nil {
 		return "", err
@@ -191,7 +191,7 @@ func (r *Ring) replaceSealing() (kid string, err error) {
 	if err != nil {
 		return "", err
 	}
-	seed, err := r.replaceSeed(sealSeed)
+	seed, err := replaceSeed(r, sealSeed)
 	if err != nil {
 		return "", err
 	}
@@ -204,7 +204,7 @@ func (r *Ring) replaceSealing() (kid string, err error) {
 
 // replaceNKey makes a new NATS key for an identity. The public part of the current one is
 // written to the file of former keys first, so that the server accepts both.
-func (r *Ring) replaceNKey(identity string) (public string, err error) {
+func replaceNKey(r *Ring, identity string) (public string, err error) {
 	former := identity + nkeyEnd + formerEnd
 	if _, err := os.Stat(r.Path(former)); !errors.Is(err, fs.ErrNotExist) {
 		return "", errors.Join(err, unretired(NATSKey+"/"+identity))
@@ -232,11 +232,11 @@ func (r *Ring) replaceNKey(identity string) (public string, err error) {
 
 // replaceNKeys makes a new NATS key for each identity of the ring, except those whose former key
 // is still valid, so that it can be repeated after an error. It is an error if there is no other.
-func (r *Ring) replaceNKeys() error {
+func replaceNKeys(r *Ring) error {
 	if err := r.MirrorNKeys(); err != nil {
 		return err
 	}
-	former, err := r.FormerNKeys()
+	former, err := FormerNKeys(r)
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (r *Ring) replaceNKeys() error {
 		if former[i] != "" {
 			continue
 		}
-		if _, err := r.replaceNKey(i); err != nil {
+		if _, err := replaceNKey(r, i); err != nil {
 			return err
 		}
 	}
@@ -255,8 +255,8 @@ func (r *Ring) replaceNKeys() error {
 }
 
 // retireNKeys retires every former NATS key. It is an error if there is none.
-func (r *Ring) retireNKeys() error {
-	former, err := r.FormerNKeys()
+func retireNKeys(r *Ring) error {
+	former, err := FormerNKeys(r)
 	if err != nil {
 		return err
 	}
@@ -273,10 +273,10 @@ func (r *Ring) retireNKeys() error {
 
 // FormerNKeys returns the public keys of the NATS identities that were replaced and not retired,
 // by identity.
-func (r *Ring) FormerNKeys() (map[string]string, error) {
+func FormerNKeys(r *Ring) (map[string]string, error) {
 	out := map[string]string{}
 	for _, i := range identities() {
-		lines, err := r.lines(i + nkeyEnd + formerEnd)
+		lines, err := lines(r, i+nkeyEnd+formerEnd)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:

@@ -26,13 +26,13 @@ func TestReplace(t *testing.T) {
 		if name == NATSKey {
 			continue
 		}
-		if err := r.Retire(name); err == nil || !strings.Contains(err.Error(), "no former key") {
+		if err := Retire(r, name); err == nil || !strings.Contains(err.Error(), "no former key") {
 			t.Errorf("%s was retired before it was replaced: %v", name, err)
 		}
-		if _, err := r.Replace(name); err != nil {
+		if _, err := Replace(r, name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := r.Replace(name); err == nil || !strings.Contains(err.Error(), "trust retire "+name) {
+		if _, err := Replace(r, name); err == nil || !strings.Contains(err.Error(), "trust retire "+name) {
 			t.Errorf("%s was replaced twice: %v", name, err)
 		}
 	}
@@ -41,17 +41,17 @@ func TestReplace(t *testing.T) {
 			t.Errorf("%s: %s %v", file, b, err)
 		}
 	}
-	if former, err := r.FormerNKeys(); err != nil || len(former) != len(services.Names())+3 || former[bus.MirrorAuditor] == "" {
+	if former, err := FormerNKeys(r); err != nil || len(former) != len(services.Names())+3 || former[bus.MirrorAuditor] == "" {
 		t.Error(former, err)
 	}
-	if _, err := r.Replace(NATSKey); err == nil || !strings.Contains(err.Error(), "trust retire nats") {
+	if _, err := Replace(r, NATSKey); err == nil || !strings.Contains(err.Error(), "trust retire nats") {
 		t.Error("all NATS identities were replaced twice:", err)
 	}
 	for _, name := range []string{NATSKey, SealingKey, TokenKey, WebhookKey} {
-		if err := r.Retire(name); err != nil {
+		if err := Retire(r, name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := r.Retire(name); err == nil {
+		if err := Retire(r, name); err == nil {
 			t.Errorf("%s was retired twice", name)
 		}
 	}
@@ -74,17 +74,17 @@ func TestReplace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id, err := r.Replace(NATSKey); err != nil || id != NATSKey {
+	if id, err := Replace(r, NATSKey); err != nil || id != NATSKey {
 		t.Error(id, err)
 	}
 	if after, err := r.NKey(services.Policy); err != nil || bytes.Equal(before, after) {
 		t.Error("policy has its former identity", err)
 	}
 	for _, name := range []string{"nats/nobody", "policy", ""} {
-		if _, err := r.Replace(name); err == nil {
+		if _, err := Replace(r, name); err == nil {
 			t.Errorf("%q was replaced", name)
 		}
-		if err := r.Retire(name); err == nil {
+		if err := Retire(r, name); err == nil {
 			t.Errorf("%q was retired", name)
 		}
 	}
