@@ -45,7 +45,7 @@ func TestRepeat(t *testing.T) {
 					if n > len(c.results) {
 						return nil
 					}
-					if c.results[n-1] == silent {
+					if errors.Is(c.results[n-1], silent) {
 						<-ctx.Done()
 						return ctx.Err()
 					}

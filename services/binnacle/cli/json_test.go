@@ -73,7 +73,7 @@ var invocations = []invocation{
 	{line: "tenant list"}, {line: "tenant show default"}, {line: "tenant show nosuch", code: exitFailed}, {line: "tenant export default --out DIR/t-%d.jsonl"}, {line: "verify DIR/t-1.jsonl"}, {line: "tenant export nosuch", code: exitFailed}, {line: "tenant create json-%d/shop/prod --admin alice"}, {line: "tenant create json/shop", code: exitUsage},
 	{line: "tenant suspend json-%d_shop_prod --reason x"}, {line: "tenant resume json-%d_shop_prod --reason x"}, {line: "tenant quota json-%d_shop_prod --quota-in-flight 9"},
 	{line: "tenant erase", code: exitUsage}, {line: "tenant nosuch", code: exitUsage},
-	{line: "trust nosuch", code: exitUsage},
+	{line: "trust nosuch", code: exitUsage}, {line: "trust retire nosuch", code: exitFailed},
 	{line: "events list --session s-json"}, {line: "events list --session s-none"}, {line: "events tail --session s-json", stream: true, stops: true}, {line: "events nosuch", code: exitUsage}, {line: "dev events --since 1h", stream: true, stops: true},
 	{line: "search session=s-json"}, {line: "search session=s-none"}, {line: "search nosuch", code: exitUsage},
 	{line: "why c-nosuch", code: exitFailed}, {line: "why c-nosuch --format gif", code: exitFailed}, {line: "replay"}, {line: "replay --until 3"}, {line: "replay --until never", code: exitUsage},

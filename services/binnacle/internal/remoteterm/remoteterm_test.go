@@ -41,7 +41,7 @@ var errLost = errors.New("lost")
 // not take an input when it is sent first.
 type echo struct {
 	mu       sync.Mutex
-	n, sent  int64
+	n        int64
 	requests int
 	refused  map[int64]bool
 	output   []byte

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd"
+	runc "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/oci"
-	runc "github.com/containerd/containerd/runtime/v2/runc/options"
 )
 
 // specVersion is the version of the OCI runtime specification that containers have. Nothing of a

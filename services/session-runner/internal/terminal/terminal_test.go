@@ -116,7 +116,7 @@ func TestAttachment(t *testing.T) {
 	if s := do(Request{N: 7, Data: []byte("y")}); s.N != 6 {
 		t.Errorf("input after the end: %+v", s)
 	}
-	if n, err := x.Read(got); n != 0 || err != io.EOF {
+	if n, err := x.Read(got); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("%d %v", n, err)
 	}
 	read := strings.Repeat("a", 40) + strings.Repeat("b", 20)
