@@ -257,8 +257,8 @@ func stream(ctx context.Context, c echo.Context, x *mcpSession, l *legacy) error
 	q := c.Request().URL.Query()
 	q.Set(sessionArg, x.id)
 	at := url.URL{Path: c.Request().URL.Path, RawQuery: q.Encode()}
-	if err := event("endpoint", []byte(at.RequestURI())); err != nil {
-		return nil // the client has left
+	if err := event("endpoint", []byte(at.RequestURI())); err != nil || w.Status != http.StatusOK {
+		return nil // the client has left, or the response was withheld (package durable)
 	}
 	_ = l.serve(ctx, x, func(data []byte) error { return event("message", data) }) // the client has left, or its credential has ended
 	return nil
