@@ -21,8 +21,9 @@ type Erasure struct {
 	Key     string `json:"key,omitempty"`
 }
 
-// repeatFile is the name of the file of erasures to repeat in the folder of the encrypted files.
-const repeatFile = "erasures.json"
+// repeatFile is the name of the file of erasures to repeat in the folder of the encrypted files, whose names
+// end in .json.
+const repeatFile = "erasures.repeat"
 
 // RepeatErasures makes the vault-broker whose encrypted files are in dir repeat erasures when it starts
 // next, before it returns a key. It replaces an earlier list.
