@@ -323,6 +323,7 @@ func TestEveryReason(t *testing.T) {
 	try(w, with("echo", func(f *guard.Facts) { f.Unverified = true }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Revoked = true }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Key = &guard.KeyFact{ID: "k", Fault: contract.ReasonKeyNotInPerson} }), `{}`)
+	try(w, with("echo", func(f *guard.Facts) { f.Key = &guard.KeyFact{ID: "k", Fault: contract.ReasonKeyKindNotAllowed} }), `{}`)
 	w.event("policy", events.PrincipalSuspendedName, &events.PrincipalSuspended{Principal: "mallory", Reason: "x"})
 	try(w, with("echo", func(f *guard.Facts) { f.Actor = "mallory" }), `{}`)
 	try(w, with("echo", func(f *guard.Facts) { f.Now = contract.Time(noon.Add(time.Hour)) }), `{}`)
