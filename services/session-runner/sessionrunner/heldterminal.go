@@ -155,6 +155,13 @@ func serveTerminals(h *holder, transport rpc.Registrar) {
 	})
 }
 
+// serveNoTerminals registers the query for an instance that offers no held sandboxes.
+func serveNoTerminals(transport rpc.Registrar) {
+	rpc.Serve(&rpc.Server{Transport: transport}, events.TerminalQuery, func(_ context.Context, q *events.TerminalRequest) (events.TerminalState, error) {
+		return events.TerminalState{}, notAttached(q)
+	})
+}
+
 // notAttached returns the error for a query whose call is not, and was not, attached to a terminal of
 // the sandbox, and for one of another principal or with another key.
 func notAttached(q *events.TerminalRequest) error {

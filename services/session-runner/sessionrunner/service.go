@@ -151,6 +151,7 @@ func (s *Service) Run(ctx context.Context, env *run.Env, ready func()) error {
 		serveHeld(s.held)
 	} else {
 		serveNoView(env.Transport)
+		serveNoTerminals(env.Transport)
 	}
 	s.servers = &servers{h: s.held, cell: env.Cell.Now, calls: running.New(env.Emit.Log, env.Trust.At, env.Cell, env.Emit.Now, env.Epoch)}
 	s.servers.serve(env.Transport)
