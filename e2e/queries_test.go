@@ -37,7 +37,7 @@ import (
 // services of a running mesh against the query's schema. The test itself sends the
 // queries that a short session does not cause, with the identities of services, so
 // that every query is checked. Of four queries only the request is checked, and
-// session-runner.sandbox_call is not sent.
+// session-runner.sandbox_call and terminal are not sent.
 func TestQueries(t *testing.T) {
 	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) // notices of approvals are sent by queries, too
 	t.Cleanup(hook.Close)
@@ -234,7 +234,7 @@ func sendAll(t *testing.T, m *harness.Mesh, w *queryWatch, session, waiting stri
 	// These queries succeed only in special circumstances, so an error also counts as their
 	// response (TestMCPCommands starts servers), except sandbox_call, which is sent between two
 	// session-runners (TestHeldSandboxes).
-	w.lacks("audit", "cosign", "audit", "late_report", "session-runner", "server_start", "session-runner", "server_write", "session-runner", "sandbox_call")
+	w.lacks("audit", "cosign", "audit", "late_report", "session-runner", "server_start", "session-runner", "server_write", "session-runner", "sandbox_call", "session-runner", "terminal")
 }
 
 // lists sends queries whose responses have several parts. When it returns, a checkpoint

@@ -31,6 +31,7 @@ var extra = []request{
 	{"session", "POST", "/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, "Mcp-Session-Id: ID", 404},
 	{"mcp", "POST", "/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, "Mcp-Session-Id: ID", 404},
 	{"mcp", "GET", "/mcp", "", "Mcp-Session-Id: ID", 404},
+	{"mcp", "POST", "/mcp?sessionid=ID", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, "", 404}, // of an older version
 	{"mcp", "DELETE", "/mcp", "", "Mcp-Session-Id: ID", 404},
 	{"response", "POST", "/v1/responses", `{"model":"demo/echo","input":"hi","previous_response_id":"ID"}`, "", 0}, // the provider's API responds with 400
 	{"waiting", "POST", "/api/v1/calls", `{"kind":"policy.vote","args":{"call_id":"ID","vote":"grant","reason":"x"}}`, "", 404},
@@ -63,6 +64,7 @@ func (q request) send(t *testing.T, m *harness.Mesh, id, size string) *harness.R
 	h := map[string]string{"Content-Type": "application/json"}
 	if strings.HasPrefix(q.path, "/mcp") {
 		h["Accept"] = "application/json, text/event-stream"
+		h["MCP-Protocol-Version"] = "2025-11-25" // a GET without it opens a stream of an older version, which has no end
 	}
 	for line := range strings.Lines(q.header) {
 		field, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
