@@ -40,6 +40,7 @@ var naming = map[string][]string{
 	"getCall.id":                      {"call", "waiting", "decided"},
 	"explainCall.id":                  {"call", "waiting", "decided"},
 	"cancelCall.id":                   {"call", "waiting", "decided"},
+	"useTerminal.id":                  {"call", "waiting", "decided"},
 	"getConformanceReport.id":         {"report"},
 	"reportOutcome.id":                {"intent"},
 	"createKey.id":                    {"key"},
@@ -78,6 +79,9 @@ var plain = map[string]any{
 	"session-runner.server_start.connection_id": "FRESH", "session-runner.server_start.server": "none", "session-runner.server_start.settings": "",
 	"session-runner.server_start.egress_authority": nil, "session-runner.server_start.egress_socket": nil,
 	"session-runner.server_write.close": nil, "session-runner.server_write.connection_id": "FRESH", "session-runner.server_write.data": nil, "session-runner.server_write.n": 1,
+	// a terminal, which only meshes with containers have: TestTerminal has those of others
+	"session-runner.terminal.close": nil, "session-runner.terminal.columns": nil, "session-runner.terminal.cursor": 0, "session-runner.terminal.data": nil, "session-runner.terminal.key": "k", "session-runner.terminal.limit": nil, "session-runner.terminal.n": nil, "session-runner.terminal.rows": nil, "session-runner.terminal.sandbox": "sb-AAAAAAAAAAAAAAAAAAAAAAAAAA", "session-runner.terminal.signal": nil, "session-runner.terminal.wait_ms": nil,
+	"useTerminal.close": nil, "useTerminal.columns": nil, "useTerminal.cursor": 0, "useTerminal.data": nil, "useTerminal.key": "k", "useTerminal.limit": nil, "useTerminal.n": nil, "useTerminal.rows": nil, "useTerminal.sandbox": "sb-AAAAAAAAAAAAAAAAAAAAAAAAAA", "useTerminal.signal": nil, "useTerminal.wait_ms": nil,
 	// the sequence of the event that allows a call, for the keys of its contents: TestContentKeys has those of others
 	"mesh.content_keys.allowed": nil, "session-runner.sandbox_call.allowed": nil, "work.artifact_part.allowed": nil,
 	// the name of a data subject, which each tenant has its own keys for
@@ -111,7 +115,7 @@ var plain = map[string]any{
 	"all": nil, "document": map[string]any{"name": "x", "steps": []any{map[string]any{"id": "s", "pack": "noop"}}}, "inputs": nil, "pipeline": nil, "Range": nil, "name": nil, "retain_s": nil, "ttl_s": nil, "link": "x", "work.artifact_list.before": "", "work.artifact_info.upload": "", "work.artifact_part.upload": "", "work.artifact_part.offset": 0,
 	"vote": "grant", "passkey": nil, "kid": nil, "sig": nil, "args_digest": "sha256:" + strings.Repeat("0", 64), "error_code": nil, "error_message": nil, "output": nil, "usage": nil,
 	"rubric": rubric, "value": "x", "approveDevice.code": "BCD-FGH-JKM", "scopes": []string{"llm:call"}, "ttl_ms": 60000, "budget_usd_micros": nil, "budget_window": nil, "cache": nil, "concurrent": nil,
-	"models": nil, "rate_calls": nil, "rate_window": nil, "tags": nil, "format": nil, "redact": nil, "recipient": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",
+	"models": nil, "createKey.kinds": nil, "rate_calls": nil, "rate_window": nil, "tags": nil, "format": nil, "redact": nil, "recipient": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s=",
 }
 
 const rubric = "name: r\nmodel: demo/echo\nmin: 0\nmax: 10\ncriteria:\n  - id: a\n    description: b\n"

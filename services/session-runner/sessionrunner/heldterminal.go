@@ -135,7 +135,7 @@ func serveTerminals(h *holder, transport rpc.Registrar) {
 			s = h.sandbox(tenant, q.Sandbox)
 		}
 		if s == nil || s.Data.Actor != q.Actor {
-			return events.TerminalState{}, notAttached(q)
+			return events.TerminalState{}, errNotAttached
 		}
 		if s.Holder != h.env.Instance && transient.From(ctx) != h.env.Service {
 			r, err := rpc.Do(ctx, h.env.Queries.In(tenant).To(s.Holder), events.TerminalQuery, *q)
@@ -145,11 +145,11 @@ func serveTerminals(h *holder, transport rpc.Registrar) {
 		b := h.boxes[q.Sandbox]
 		h.mu.Unlock()
 		if b == nil {
-			return events.TerminalState{}, notAttached(q)
+			return events.TerminalState{}, errNotAttached
 		}
 		a := b.attached(q)
 		if a == nil {
-			return events.TerminalState{}, notAttached(q)
+			return events.TerminalState{}, errNotAttached
 		}
 		return exchange(ctx, a, q)
 	})
@@ -157,16 +157,14 @@ func serveTerminals(h *holder, transport rpc.Registrar) {
 
 // serveNoTerminals registers the query for an instance that offers no held sandboxes.
 func serveNoTerminals(transport rpc.Registrar) {
-	rpc.Serve(&rpc.Server{Transport: transport}, events.TerminalQuery, func(_ context.Context, q *events.TerminalRequest) (events.TerminalState, error) {
-		return events.TerminalState{}, notAttached(q)
+	rpc.Serve(&rpc.Server{Transport: transport}, events.TerminalQuery, func(context.Context, *events.TerminalRequest) (events.TerminalState, error) {
+		return events.TerminalState{}, errNotAttached
 	})
 }
 
-// notAttached returns the error for a query whose call is not, and was not, attached to a terminal of
+// errNotAttached is the error for a query whose call is not, and was not, attached to a terminal of
 // the sandbox, and for one of another principal or with another key.
-func notAttached(q *events.TerminalRequest) error {
-	return rpc.Errorf(contract.CodeNotFound, "call %s is not attached to a terminal of sandbox %s", q.CallID, q.Sandbox)
-}
+var errNotAttached = rpc.Errorf(contract.CodeNotFound, "the call is not attached to a terminal of the sandbox")
 
 // maxSize is the maximum number of columns and of rows of a terminal.
 const maxSize = 1000
