@@ -35,7 +35,7 @@ var everyPack = map[string]string{
 	"repo.fetch": "TestRepoPacks", "repo.map": "TestRepoPacks", "repo.push": "TestRepoPacks",
 	"research.deep":  "TestConnectedPacks",
 	"sandbox.create": "TestWorkPacks", "sandbox.exec": "TestWorkPacks", "sandbox.exec_egress": "TestHeldEgress", "sandbox.keep_alive": "TestWorkPacks", "sandbox.list": "TestWorkPacks",
-	"sandbox.list_files": "TestWorkPacks", "sandbox.logs": "TestWorkPacks", "sandbox.read_file": "TestWorkPacks", "sandbox.terminate": "TestWorkPacks", "sandbox.write_file": "TestWorkPacks",
+	"sandbox.attach": "TestTerminal", "sandbox.list_files": "TestWorkPacks", "sandbox.logs": "TestWorkPacks", "sandbox.read_file": "TestWorkPacks", "sandbox.terminate": "TestWorkPacks", "sandbox.write_file": "TestWorkPacks",
 	"slides.render": "builtin-packs.txtar", "sql.query": "TestDatabaseArtifact", "sql.server.query": "TestConnectedPacks", "swe.solve": "TestSolvePack",
 	"web.scrape": "TestConnectedPacks", "web.scrape_spa": "TestBrowserPacks", "web.test": "TestBrowserPacks",
 }

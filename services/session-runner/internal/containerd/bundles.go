@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -103,15 +104,21 @@ func sweepBundles(ctx context.Context, r *Runner, folders []string) error {
 	return nil
 }
 
-// knownTasks returns the set of the ids of containerd's tasks in the runner's namespace.
+// knownTasks returns the set of the ids of containerd's tasks in the runner's namespace that have a
+// container record. The daemon refuses to delete a task without one, which is left if a process and
+// the daemon were killed in the middle of a removal, so such a task ends with its shim.
 func knownTasks(ctx context.Context, r *Runner) (map[string]bool, error) {
 	running, err := r.client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
 		return nil, errdefs.FromGRPC(err)
 	}
+	list, err := r.client.ContainerService().List(ctx)
+	if err != nil {
+		return nil, err
+	}
 	known := map[string]bool{}
 	for _, t := range running.Tasks {
-		known[t.ID] = true
+		known[t.ID] = slices.ContainsFunc(list, func(c containersContainer) bool { return c.ID == t.ID })
 	}
 	return known, nil
 }

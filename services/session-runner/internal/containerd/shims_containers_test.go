@@ -7,11 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
 )
 
 // startShim starts a shim of which containerd has no record.
@@ -87,6 +90,40 @@ func TestLostShims(t *testing.T) {
 		}
 	}
 	if l := d.left(t); len(l) > 0 {
+		t.Errorf("left: %v", l)
+	}
+}
+
+// TestLostRecord shows that a sweep ends a task whose container record was deleted, which the daemon
+// refuses to delete.
+func TestLostRecord(t *testing.T) {
+	d, p := startDaemon(t), probe(t)
+	r := d.open(t, 1)
+	if _, err := r.Run(t.Context(), run(p, "echo", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	filled(t, r, 1)
+	r.discards.all.Wait()
+	ctx := r.ctx(t.Context())
+	list, err := r.client.ContainerService().List(ctx)
+	if err != nil || len(list) != 1 {
+		t.Fatal(len(list), err)
+	}
+	if err := r.client.ContainerService().Delete(ctx, list[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: list[0].ID}); err == nil {
+		t.Error("the daemon deletes a task without a record")
+	}
+	other := &Runner{client: r.client, socket: r.socket, ns: r.ns} // to which the container does not belong
+	if err := other.sweep(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	// The next process removes the FIFOs.
+	if l := slices.DeleteFunc(d.left(t), func(s string) bool { return strings.Contains(s, "/fifo/") }); len(l) > 0 {
 		t.Errorf("left: %v", l)
 	}
 }
