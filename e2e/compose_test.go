@@ -158,6 +158,7 @@ else := {"verdict": "ALLOW", "reason_code": "RULE_REST"}
 	})
 	t.Run("packs", func(t *testing.T) { composePacks(t, m, host, work) })
 	composeServers(t, m, up, "http://"+host+quay.URL[strings.LastIndexByte(quay.URL, ':'):])
+	t.Run("terminal", func(t *testing.T) { composeTerminal(t, m) })
 	heldEgress(t, m, "http://"+heldAt, true, heldReached, heldRelease)
 	noticesOfJobs(t, m, hook, func() { crashContainer(t, m.Container("egress-broker", 1), m.Container("egress-broker", 2)) }, func() { m.Scale("session-runner=2", "egress-broker=2") })
 	brokerKilled(t, m, "http://"+host+":"+port, reached, func() {

@@ -124,6 +124,28 @@ func terminalRuns(t *testing.T, m *harness.Mesh) {
 	}
 }
 
+// composeTerminal checks on compose, with two instances of the session-runner, that a shell in a
+// sandbox has a terminal of the size of the person's, the exit code of the command line and a patch.
+func composeTerminal(t *testing.T, m *harness.Mesh) {
+	t.Helper()
+	patch := filepath.Join(t.TempDir(), "a.patch")
+	x, at := runOn(t, m, patch)
+	x.Type("busybox tty; busybox stty size\r")
+	at = x.Shows(x.Shows(at, "/dev/pts/0"), "30 100")
+	x.Type("echo be''gun; sleep 1000\r")
+	at = x.Shows(at, "begun")
+	x.Type("\x03")
+	x.Type("echo status $?; echo two > a.txt\r")
+	x.Shows(at, "status 130")
+	x.Type("exit 7\r")
+	if code := x.Exit(); code != 7 {
+		t.Errorf("exit code %d: %s", code, x.Text())
+	}
+	if b, err := os.ReadFile(patch); err != nil || !strings.Contains(string(b), "-one\n+two\n") {
+		t.Errorf("%s %v", b, err)
+	}
+}
+
 // terminalRefuses checks that nothing but a request of the principal of a running call of
 // sandbox.attach, with the key whose digest is on the ledger, reads or writes a terminal; that a
 // client that reads slowly gets the newest output, of which a bounded part is cached; and that a
