@@ -71,8 +71,8 @@ func inner(text, kind string, line int) string {
 	return strings.Split(text[strings.Index(text, kind):], "\n")[line]
 }
 
-// spelled returns a text as it is and as other encodings of texts that contain it have it.
-func spelled(text string) (out [][]byte) {
+// encodings returns a text, and the bytes by which it can be found in each encoding of a longer text.
+func encodings(text string) (out [][]byte) {
 	for _, how := range spell.Hows {
 		if !strings.HasPrefix(how, "base64") {
 			out = append(out, []byte(spell.In(how, text)))
@@ -206,11 +206,11 @@ func TestSecretsNowhere(t *testing.T) {
 			}
 			doc = write(t, "llm.json", strings.Replace(string(text), `"providers":[`, fmt.Sprintf(`"providers":[{"name":"refusing","base_url":%q,"secrets":["llm.refusing"],"models":["good"]},`, llm.URL+"/v1"), 1))
 			harness.WriteSecrets(t, doc, map[string]string{"llm.fixture": llm.Key, "llm.refusing": refused})
-			s.texts[llm.Key], s.texts[refused], s.texts[s.plant] = spelled(llm.Key), spelled(refused), spelled(s.plant)
+			s.texts[llm.Key], s.texts[refused], s.texts[s.plant] = encodings(llm.Key), encodings(refused), encodings(s.plant)
 			marks := []string{llm.Key, refused}
 			for _, c := range secrets {
 				for _, mark := range c.marks {
-					s.texts[mark] = spelled(mark)
+					s.texts[mark] = encodings(mark)
 					marks = append(marks, mark)
 				}
 			}

@@ -77,7 +77,7 @@ func publish(t *testing.T, m *harness.Mesh, service, subject string, data []byte
 	return err
 }
 
-// A principal of the same tenant that knows everything about the artifact of another one, its id,
+// A principal of the same tenant that has the facts about the artifact of another one, its id,
 // the id of its upload and its digests, neither reads nor keeps nor deletes it, makes no link to it,
 // does not name it as an input, and does not make the upload an artifact of its own.
 var _ = register("artifacts of another principal", func(t *testing.T, m *harness.Mesh) {

@@ -80,7 +80,7 @@ func TestReplace(t *testing.T) {
 	if after, err := r.NKey(services.Policy); err != nil || bytes.Equal(before, after) {
 		t.Error("policy has its former identity", err)
 	}
-	for _, name := range []string{"nats/nobody", "policy", ""} {
+	for _, name := range []string{"nats/none", "policy", ""} {
 		if _, err := Replace(r, name); err == nil {
 			t.Errorf("%q was replaced", name)
 		}

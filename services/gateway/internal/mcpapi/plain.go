@@ -29,8 +29,8 @@ import (
 // on with all its members, also those that the SDK does not have. Every other request, and every
 // request that could be invalid, is the SDK's.
 
-// method is the method of plain calls.
-const method = "tools/call"
+// callMethod is the method of plain calls.
+const callMethod = "tools/call"
 
 // plainCall is a plain call.
 type plainCall struct {
@@ -137,7 +137,7 @@ func plainHeaders(r *http.Request) bool {
 	h := r.Header
 	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
 	accept := strings.Join(h.Values("Accept"), ",")
-	return r.Method == http.MethodPost && h.Get("Mcp-Method") == method && h.Get("Mcp-Protocol-Version") == sessionless &&
+	return r.Method == http.MethodPost && h.Get("Mcp-Method") == callMethod && h.Get("Mcp-Protocol-Version") == sessionless &&
 		kind == "application/json" && strings.Contains(accept, "application/json") && strings.Contains(accept, "text/event-stream") &&
 		h.Get("Last-Event-Id") == "" && h.Get("Mcp-Session-Id") == "" && !rebound(r)
 }
@@ -162,7 +162,7 @@ func loopback(address string) bool {
 // plainOf returns the plain call in a body, or nil if it holds none.
 func plainOf(h http.Header, raw []byte) *plainCall {
 	doc := members(raw, "jsonrpc", "id", "method", "params")
-	if string(doc["jsonrpc"]) != `"2.0"` || string(doc["method"]) != strconv.Quote(method) || !isID(doc["id"]) {
+	if string(doc["jsonrpc"]) != `"2.0"` || string(doc["method"]) != strconv.Quote(callMethod) || !isID(doc["id"]) {
 		return nil
 	}
 	params := members(doc["params"], "name", "arguments", metaMember)

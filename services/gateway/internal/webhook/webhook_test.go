@@ -42,7 +42,7 @@ func TestPost(t *testing.T) {
 // one returns a key.
 func one() ([][]byte, error) { return [][]byte{[]byte("k")}, nil }
 
-// TestSignature shows that a body is signed with each key, so that a receiver that knows one of them
+// TestSignature shows that a body is signed with each key, so that a receiver that has one of them
 // accepts it.
 func TestSignature(t *testing.T) {
 	at, body := time.Unix(1700000000, 0), []byte("{}")
