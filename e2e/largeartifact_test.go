@@ -95,7 +95,8 @@ func TestLargeArtifact(t *testing.T) {
 }
 
 // pausing stops the NATS server again and again for two seconds until the returned function is called
-// or the test ends. It runs for a second in between, and longer if the file is large. A gateway notifies the clients of other calls after less time than that.
+// or the test ends. It runs for a second in between, and longer if the file is large. A gateway
+// notifies the clients of other calls after less time than that.
 func pausing(t *testing.T, m *harness.Mesh) (resume func()) {
 	t.Helper()
 	ended, done := make(chan struct{}), make(chan struct{})

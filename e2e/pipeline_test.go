@@ -16,13 +16,13 @@ import (
 	"github.com/binnacle-mesh/binnacle/pkg/core/contract"
 )
 
-// TestPipelineKilled runs the scripts for pipelines and artifacts with two instances of work, and
-// a run while the NATS server is stopped. It kills both while each of eight runs waits in a different one of its eight steps, approves the
-// steps while no instance runs, and checks that every run then continues to its end: each step was
-// called once, and the evidence of one of the runs verifies. The gateway is killed while the
-// webhook of jobs refuses the notices of the runs, and then each run has one that is accepted. A
-// schedule continues, too, and none of its times is recorded twice. Both instances of work then
-// have the same views, which replay rebuilds.
+// TestPipelineKilled runs the scripts for pipelines and artifacts with two instances of work, and a
+// run while the NATS server is stopped. It kills both while each of eight runs waits in a different
+// one of its eight steps, approves the steps while no instance runs, and checks that every run then
+// continues to its end: each step was called once, and the evidence of one of the runs verifies. The
+// gateway is killed while the webhook of jobs refuses the notices of the runs, and then each run has
+// one that is accepted. A schedule continues, too, and none of its times is recorded twice. Both
+// instances of work then have the same views, which replay rebuilds.
 func TestPipelineKilled(t *testing.T) {
 	t.Parallel()
 	hook := newNoticeReceiver(t)

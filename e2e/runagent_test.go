@@ -25,8 +25,8 @@ import (
 )
 
 // programImage writes an OCI archive of an image, NAME.tar, to a new folder with a lock file that
-// names it, and returns the folder and the digest. The image has the given programs of this machine in /bin, by the
-// names there, the libraries that they are linked with, and the links to busybox.
+// names it, and returns the folder and the digest. The image has the given programs of this machine in
+// /bin, by the names there, the libraries that they are linked with, and the links to busybox.
 func programImage(t *testing.T, name string, programs map[string]string, links ...string) (dir, digest string) {
 	t.Helper()
 	files := map[string]string{}

@@ -82,7 +82,8 @@ var plain = map[string]any{
 	// a terminal, which only meshes with containers have: TestTerminal has those of others
 	"session-runner.terminal.close": nil, "session-runner.terminal.columns": nil, "session-runner.terminal.cursor": 0, "session-runner.terminal.data": nil, "session-runner.terminal.key": "k", "session-runner.terminal.limit": nil, "session-runner.terminal.n": nil, "session-runner.terminal.rows": nil, "session-runner.terminal.sandbox": "sb-AAAAAAAAAAAAAAAAAAAAAAAAAA", "session-runner.terminal.signal": nil, "session-runner.terminal.wait_ms": nil,
 	"useTerminal.close": nil, "useTerminal.columns": nil, "useTerminal.cursor": 0, "useTerminal.data": nil, "useTerminal.key": "k", "useTerminal.limit": nil, "useTerminal.n": nil, "useTerminal.rows": nil, "useTerminal.sandbox": "sb-AAAAAAAAAAAAAAAAAAAAAAAAAA", "useTerminal.signal": nil, "useTerminal.wait_ms": nil,
-	// the sequence of the event that allows a call, for the keys of its contents: TestContentKeys has those of others
+	// the sequence of the event that allows a call, for the keys of its contents: TestContentKeys has
+	// those of others
 	"mesh.content_keys.allowed": nil, "session-runner.sandbox_call.allowed": nil, "work.artifact_part.allowed": nil,
 	// the name of a data subject, which each tenant has its own keys for
 	"X-Binnacle-Subject": nil, "mesh.content_keys.pseudonym": nil, "mesh.content_keys.subject": nil,

@@ -58,8 +58,8 @@ func ParseSeeds(where, text string) (out [][]byte, err error) {
 	return out, nil
 }
 
-// ParseSeed parses 32 bytes in hex, in the first line of text. where is the origin of the text, for error messages,
-// which never contain the text itself.
+// ParseSeed parses 32 bytes in hex, in the first line of text. where is the origin of the text, for
+// error messages, which never contain the text itself.
 func ParseSeed(where, text string) ([]byte, error) {
 	seeds, err := ParseSeeds(where, text)
 	if err != nil {

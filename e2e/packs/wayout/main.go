@@ -1,6 +1,6 @@
-// Command wayout is a pack that tries to leave its sandbox through the network: with raw
-// requests to the proxy, with connections that bypass it, with TLS in a tunnel of the
-// proxy, and with requests in HTTP/2 through it. It returns the result of each attempt, and the sockets that it finds.
+// Command wayout is a pack that tries to leave its sandbox through the network: with raw requests to
+// the proxy, with connections that bypass it, with TLS in a tunnel of the proxy, and with requests in
+// HTTP/2 through it. It returns the result of each attempt, and the sockets that it finds.
 package main
 
 import (

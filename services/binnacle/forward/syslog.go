@@ -45,9 +45,9 @@ const syslogTimeout = 30 * time.Second
 // errClosed is the error for a receiver that closed the connection.
 var errClosed = errors.New("the syslog receiver closed the connection")
 
-// Deliver implements Target. The protocol has no acknowledgement: when Deliver returns nil,
-// the receiver's machine or, if it is used, the egress-broker has received all bytes, and the
-// receiver has not closed the connection. On a new connection, Deliver first sends the last maxRecent events again.
+// Deliver implements Target. The protocol has no acknowledgement: when Deliver returns nil, the
+// receiver's machine or, if it is used, the egress-broker has received all bytes, and the receiver has
+// not closed the connection. On a new connection, Deliver first sends the last maxRecent events again.
 func (t *syslog) Deliver(ctx context.Context, batch []Record) error {
 	if err := t.deliver(ctx, batch); err != nil {
 		return errors.Join(fmt.Errorf("syslog %s: %w", t.address, err), t.Close())
@@ -104,8 +104,9 @@ func (t *connection) connect(ctx context.Context) error {
 	return nil
 }
 
-// acknowledged waits until the receiver's kernel has acknowledged, or the egress-broker has read, all bytes that were sent, but not
-// longer than until. It returns errClosed if the receiver closed the connection.
+// acknowledged waits until the receiver's kernel has acknowledged, or the egress-broker has read, all
+// bytes that were sent, but not longer than until. It returns errClosed if the receiver closed the
+// connection.
 func (t *syslog) acknowledged(ctx context.Context, until time.Time) error {
 	raw, err := t.raw.(syscall.Conn).SyscallConn()
 	if err != nil {

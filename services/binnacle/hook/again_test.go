@@ -17,8 +17,8 @@ func again(t *testing.T, cwd, command string) []byte {
 }
 
 // TestAgain checks that policy decides on the input of an event Again exactly if no hook before it has
-// permitted that input within repeatWithin, that a denial is in the form of the event, and that the outcomes are those of
-// both calls: the one with the original input was cancelled.
+// permitted that input within repeatWithin, that a denial is in the form of the event, and that the
+// outcomes are those of both calls: the one with the original input was cancelled.
 func TestAgain(t *testing.T) {
 	const second = `{"call_id":"c2","intent_id":"i2","args_digest":"d2"}`
 	denied := `{"hookSpecificOutput":{"decision":{"behavior":"deny","message":"denied by policy: DENY_X: m (receipt r1)"},"hookEventName":"PermissionRequest"}}` + "\n"

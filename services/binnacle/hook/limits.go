@@ -79,7 +79,8 @@ var open = map[string][]string{
 }
 
 // FailsOpen returns the failures of a hook before a tool with which a client runs the tool: status
-// (exit status 1), killed, slow (no answer before the timeout) and missing (no such program). known is false if that was not tried with the client. The caller must not modify the slice.
+// (exit status 1), killed, slow (no answer before the timeout) and missing (no such program). known is
+// false if that was not tried with the client. The caller must not modify the slice.
 func FailsOpen(client string) (failures []string, known bool) {
 	failures, known = open[client]
 	return failures, known

@@ -87,10 +87,10 @@ func (b *broker) endpointEvents(t *testing.T) (out []events.EndpointFlowEnded, d
 	return out, denied
 }
 
-// TestConnect shows that a service reaches the endpoint that it names and no other server,
-// not even through a redirect, and no endpoint of another service; that a name with a private address is not dialled, while an
-// address in the configuration is; and that each flow and denial is recorded for the tenant,
-// with bytes and without paths.
+// TestConnect shows that a service reaches the endpoint that it names and no other server, not even
+// through a redirect, and no endpoint of another service; that a name with a private address is not
+// dialled, while an address in the configuration is; and that each flow and denial is recorded for the
+// tenant, with bytes and without paths.
 func TestConnect(t *testing.T) {
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hush/away" {

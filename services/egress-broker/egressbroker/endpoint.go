@@ -113,7 +113,8 @@ func limitsOf(name string) proxy.Limits {
 // endpointKey is the key of the subject of the events about flows to endpoints.
 const endpointKey = "endpoints"
 
-// proxy returns a proxy that permits requests to an endpoint within limits. why returns the reason of flows that ended because the proxy did.
+// proxy returns a proxy that permits requests to an endpoint within limits. why returns the reason of
+// flows that ended because the proxy did.
 func (es *endpoints) proxy(x sending, e endpoint.Endpoint, limits proxy.Limits, why func() netrule.Reason) (*proxy.Proxy, error) {
 	addresses := es.s.addresses
 	addresses.Allowed = append(slices.Clone(addresses.Allowed), e.Literal...)

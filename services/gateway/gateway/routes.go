@@ -224,11 +224,11 @@ func (s *Service) routes() *echo.Echo {
 	return e
 }
 
-// secured is middleware that sets response headers for browsers: with them, a browser
-// does not guess the type of a response, embed it in a page, run scripts in it, or send
-// its address to other sites. Only responses to pages of configured origins have headers of CORS
-// (package browsers), so other pages cannot read responses. In responses over TLS, a header requires the browser to
-// use only TLS for this host in the following year (RFC 6797).
+// secured is middleware that sets response headers for browsers: with them, a browser does not guess
+// the type of a response, embed it in a page, run scripts in it, or send its address to other sites.
+// Only responses to pages of configured origins have headers of CORS (package browsers), so other
+// pages cannot read responses. In responses over TLS, a header requires the browser to use only TLS
+// for this host in the following year (RFC 6797).
 func secured(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		h := c.Response().Header()

@@ -102,10 +102,10 @@ func (e *tokenError) Error() string { return e.reason }
 // obtained.
 var errPending = &tokenError{contract.CodeTokenUnavailable, "the token endpoint did not respond in time"}
 
-// token returns the access token of the version v of a secret of type oauth. It obtains a new one
-// if none is stored, or the stored one ends soon or was obtained before the sequence outdated. Requests at the same time share the result. The
-// error is a *tokenError or one of package backend. If ctx ends first, or too many requests wait,
-// the error is errPending.
+// token returns the access token of the version v of a secret of type oauth. It obtains a new one if
+// none is stored, or the stored one ends soon or was obtained before the sequence outdated. Requests
+// at the same time share the result. The error is a *tokenError or one of package backend. If ctx ends
+// first, or too many requests wait, the error is errPending.
 func (x *tokens) token(ctx context.Context, e *contract.Event, name string, v *backend.Value, outdated uint64) (string, error) {
 	if t, ok, err := x.usable(ctx, e.Tenant, name, v.Version, outdated); ok || err != nil {
 		return t.Access, err

@@ -85,10 +85,10 @@ func modern(r *http.Request) bool {
 	return r.Header.Get("Mcp-Protocol-Version") >= sessionless || r.Header.Get("Mcp-Method") != ""
 }
 
-// Handler returns the handler of MCP, of the protocol versions with sessions (up to 2025-11-25) and
-// of those without (since 2026-07-28). The headers of a request determine to which of the two it
-// belongs; see modern. Requests of old transports are served, too (see old). The same functions list and call tools for both. The requests of a session
-// are handled concurrently.
+// Handler returns the handler of MCP, of the protocol versions with sessions (up to 2025-11-25) and of
+// those without (since 2026-07-28). The headers of a request determine to which of the two it belongs;
+// see modern. Requests of old transports are served, too (see old). The same functions list and call
+// tools for both. The requests of a session are handled concurrently.
 func (s *API) Handler() echo.HandlerFunc {
 	stateful := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server { return current(r.Context()).srv },
 		&mcp.StreamableHTTPOptions{MaxRequestBodyBytes: body.Max + 1, EventStore: &replays{}})

@@ -36,10 +36,10 @@ func (a *Addresses) Middleware(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // Take counts a request from a peer at now, and reports whether it is permitted. Up to Rate requests
-// may come at once after a second without requests. IPv6 addresses count by /64, because one host
-// can have all addresses of such a network. Requests of more than maxAddresses addresses within a
-// second are not counted, since otherwise some would be refused for the requests of others. The peer is the one of the connection: no header changes
-// it.
+// may come at once after a second without requests. IPv6 addresses count by /64, because one host can
+// have all addresses of such a network. Requests of more than maxAddresses addresses within a second
+// are not counted, since otherwise some would be refused for the requests of others. The peer is the
+// one of the connection: no header changes it.
 func (a *Addresses) Take(peer string, now time.Time) bool {
 	key := networkOf(peer)
 	a.mu.Lock()

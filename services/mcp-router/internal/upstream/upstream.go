@@ -183,12 +183,12 @@ func (s *Server) Health() Health {
 	return h
 }
 
-// Do runs f with a session that no other request uses. Sessions are cached by key, and the headers
-// are added to each HTTP request of the session. c receives the notifications and requests that the
-// server sends while f runs; if c is nil, the server's requests fail. If the server reports that a
-// cached session does not exist any more, Do runs f again with a new one. The context of f ends
-// after the time that the configuration permits, which for a command does not include its start. The error is or wraps an *Error, whatever error f
-// returned, or is that of ctx if ctx was cancelled while f ran.
+// Do runs f with a session that no other request uses. Sessions are cached by key, and the headers are
+// added to each HTTP request of the session. c receives the notifications and requests that the server
+// sends while f runs; if c is nil, the server's requests fail. If the server reports that a cached
+// session does not exist any more, Do runs f again with a new one. The context of f ends after the
+// time that the configuration permits, which for a command does not include its start. The error is or
+// wraps an *Error, whatever error f returned, or is that of ctx if ctx was cancelled while f ran.
 func (s *Server) Do(ctx context.Context, key string, headers http.Header, c Caller, f func(context.Context, Session) error) error {
 	within := s.cfg.Timeout
 	if s.cfg.Start != nil {

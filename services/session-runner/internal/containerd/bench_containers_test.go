@@ -21,11 +21,11 @@ import (
 	"github.com/binnacle-mesh/binnacle/services/session-runner/internal/program"
 )
 
-// TestLatency measures a run of a small program in a cold and in a prepared container
-// beside bubblewrap, runc without containerd, and a plain process, interleaved, and the
-// number of runs per second that eight callers sustain, also with crun as OCI runtime. It prints the medians and the 90th
-// percentiles, the memory of an idle container, and the CPU time of a run with the filter
-// that runc compiles and with the one that the launcher installs.
+// TestLatency measures a run of a small program in a cold and in a prepared container beside
+// bubblewrap, runc without containerd, and a plain process, interleaved, and the number of runs per
+// second that eight callers sustain, also with crun as OCI runtime. It prints the medians and the 90th
+// percentiles, the memory of an idle container, and the CPU time of a run with the filter that runc
+// compiles and with the one that the launcher installs.
 func TestLatency(t *testing.T) {
 	if _, err := exec.LookPath("bwrap"); err != nil {
 		t.Fatal("bwrap is missing: install the Debian package bubblewrap")

@@ -69,11 +69,11 @@ const maxDiscards = 8
 const closeTime = 10 * time.Second
 
 // Open connects to the daemon and removes the containers and temporary snapshots that an earlier
-// process of the same instance did not remove. fifoDir must have the same path for this process
-// and for the daemon. The namespace is mesh+instance; mesh must be a prefix of the namespaces of
-// all instances of a mesh, and of no other namespace. archives is the folder of image archives, or
-// "". runtime is the command of the OCI runtime that the daemon's shim runs, or "" for runc. warm is the maximum number of prepared containers; without a launcher for this architecture,
-// none are prepared.
+// process of the same instance did not remove. fifoDir must have the same path for this process and
+// for the daemon. The namespace is mesh+instance; mesh must be a prefix of the namespaces of all
+// instances of a mesh, and of no other namespace. archives is the folder of image archives, or "".
+// runtime is the command of the OCI runtime that the daemon's shim runs, or "" for runc. warm is the
+// maximum number of prepared containers; without a launcher for this architecture, none are prepared.
 func Open(ctx context.Context, socket, mesh, instance, fifoDir, archives, runtime string, warm int) (*Runner, error) {
 	ns := mesh + instance
 	uidDir := filepath.Join(fifoDir, "uids") // shared by the instances on a host
